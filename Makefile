@@ -73,8 +73,10 @@ bench: $(READY) ## Measure store, broker, toolkit, Spark side, groups and audit 
 	$(BIN)/python -m bench.groups
 	$(BIN)/python -m bench.audit
 
-docs: $(READY) ## Write the pages that are generated: docs/guide/compatibility.md, from the tests
+docs: $(READY) ## Write what is generated in docs/: compatibility.md, configuration.md, the tables in ARCHITECTURE.md
 	$(BIN)/python -m tests.compatibility
+	$(BIN)/python -m tests.configuration_page
+	$(BIN)/python -m tests.module_tables
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf .interop-cache build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

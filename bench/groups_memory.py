@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections import deque
 
-from leveret.broker.queues.deadlines import Waited
+from leveret.broker.queues.deadlines import SentTags
 from leveret.broker.sessions.unacked import Unacked
 from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
@@ -37,26 +37,26 @@ class State:
         self.progress.extend(0, 2 * holes, [])
         self.share = 2 * holes // CHANNELS
         self.channels: list[Unacked[int]] = []
-        self.waited: list[deque[Waited]] = []
+        self.sent_tags: list[deque[SentTags]] = []
         self.now_us = 1_700_000_000_000_000
 
     def take(self, count: int, *, batch: int) -> None:
         """One channel after the other takes messages, so many at a time, and acks every second one."""
         while count > 0:
             self.channels.append(Unacked())
-            self.waited.append(deque())
+            self.sent_tags.append(deque())
             share = min(count, self.share)
-            self._take(self.channels[-1], self.waited[-1], share, batch)
+            self._take(self.channels[-1], self.sent_tags[-1], share, batch)
             count -= share
 
-    def _take(self, unacked: Unacked[int], waited: deque[Waited], count: int, batch: int) -> None:
+    def _take(self, unacked: Unacked[int], sent_tags: deque[SentTags], count: int, batch: int) -> None:
         tag = 1
         while tag <= count:
             ranges = self.progress.take(min(batch, count + 1 - tag), limit=1 << 62)
             taken = sum(stop - start for start, stop in ranges)
             unacked.add(tag, ranges, 0, now_us=self.now_us)
-            if not waited or not waited[-1].takes_in(tag, taken):
-                waited.append(Waited(self.now_us, tag, tag + taken))
+            if not sent_tags or not sent_tags[-1].extend(tag, taken):
+                sent_tags.append(SentTags(self.now_us, tag, tag + taken))
             self.now_us += TURN_US
             acked = [
                 run.offsets
@@ -83,7 +83,7 @@ class State:
         ranges: list[Range] = []
         while sum(channel.count for channel in self.channels[:-1]) >= but:
             ranges += [run.offsets for run in self.channels.pop().take_all()]
-            self.waited.pop()
+            self.sent_tags.pop()
         self.progress.give_back(sorted(ranges), why=LOST)
         return len(ranges)
 

@@ -40,6 +40,8 @@ class Server:
     name: str
     host = "127.0.0.1"
     port: int
+    http_port = 0
+    flight_port = 0
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
@@ -91,6 +93,8 @@ class Server:
             line = process.stdout.readline()
             if found := re.search(r"ready on amqp://[^:/]+:(\d+)", line):
                 self.port = int(found[1])
+                ports = dict(re.findall(r"(http|grpc)://[^:/]+:(\d+)", line))
+                self.http_port, self.flight_port = (int(ports.get(name, 0)) for name in ("http", "grpc"))
                 return
             if not line:
                 raise Missing(f"{self.name} ended before it was ready: exit code {process.wait()}")

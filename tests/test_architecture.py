@@ -5,6 +5,7 @@ Each rule is a function from a ``Source`` to a list of sentences; the last tests
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -81,6 +82,21 @@ LARGE_CLASSES = {
     "leveret.storage.store.Store": "the front door of the store: logs, cursors, durability and disk use",
 }
 """Classes with more public methods (properties count) than `MAX_PUBLIC_METHODS`, with reasons."""
+
+FUNCTION_WORDS = frozenset(
+    """
+    a an the it its this that these those there they them their he she who whom whose which
+    what where when why how of to in on at by for from with without as is are was were be been
+    being has have had do does did done can could may might must not no nor or and but if so
+    than then too one ones same other others each all any some such more most few much many
+    only also yet still own here whatever whoever will would shall should itself himself
+    themselves nobody somebody everybody anybody nothing something everything anything about
+    into over under behind before after again once said says say made make way
+    """.split()  # noqa: SIM905  # easier to read than a list
+)
+VAGUE_SHARE = 0.7
+VAGUE_DOCSTRINGS_MAX = 20
+"""Some short sentences are clear although most of their words are function words."""
 
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 
@@ -256,6 +272,18 @@ def vaguely_named(source: Source) -> list[str]:
     return [f"{source.path}: name it after a responsibility"] if words & VAGUE_NAMES else []
 
 
+def vague_docstrings(source: Source) -> list[str]:
+    """Return the first lines of docstrings that consist mostly of function words and hide their subject."""
+    vague = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            line = (ast.get_docstring(node) or "").split("\n")[0]
+            words = re.findall(r"[a-z']+", line.lower())
+            if len(words) > 4 and sum(word in FUNCTION_WORDS for word in words) >= VAGUE_SHARE * len(words):
+                vague.append(f"{source.path}:{node.lineno}: {line}")
+    return vague
+
+
 def import_cycles(modules: list[Source]) -> list[set[str]]:
     """Return the groups of modules that import one another, directly or around corners.
 
@@ -363,6 +391,11 @@ def test_no_module_has_a_name_that_says_nothing():
     assert violations(vaguely_named) == []
 
 
+def test_docstrings_name_their_subject():
+    vague = violations(vague_docstrings)
+    assert len(vague) <= VAGUE_DOCSTRINGS_MAX, "\n".join(vague)
+
+
 @pytest.mark.parametrize(
     ("rule", "path", "text"),
     [
@@ -410,6 +443,7 @@ def test_no_module_has_a_name_that_says_nothing():
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 70),
         (too_many_methods, "storage/log.py", _class_with_methods(21)),
         (too_many_methods, "storage/log.py", _class_with_methods(21).replace("    def", "    async def")),
+        (vague_docstrings, "storage/log.py", 'def f():\n    """What it is in, if it is in one."""'),
         (vaguely_named, "storage/utils.py", ""),
         (vaguely_named, "storage/queue_manager.py", ""),
         (vaguely_named, "common/log.py", ""),
@@ -449,6 +483,7 @@ def test_the_checker_catches(rule, path, text):
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 69),
         (too_many_methods, "storage/log.py", _class_with_methods(20) + "    def _more(self): ...\n"),
         (too_many_methods, "broker/broker.py", _class_with_methods(21).replace("Many", "Broker")),
+        (vague_docstrings, "storage/log.py", 'def f():\n    """Return the lane of this delivery."""'),
         (vaguely_named, "storage/database.py", ""),
     ],
 )

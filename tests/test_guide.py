@@ -61,6 +61,9 @@ RUN_BY = {
     "pipelines.md toml": "spark/test_guide_spark.py",
     "README.md python": "test_the_programs_of_the_readme_run and spark/test_guide_spark.py",
     "command-line.md console": "test_guide_commands.py",
+    "policies.md console": "test_guide_commands.py, as far as the options; cli/test_policies.py runs them",
+    "configuration.md console": "cli/test_config.py",
+    "configuration.md toml": "cli/test_config.py",
     "groups.md console": "test_guide_commands.py",
     "README.md console": "test_guide_commands.py",
     "http.md sh": "test_guide_commands.py",
@@ -74,6 +77,7 @@ RUN_BY = {
 NOT_RUN = {
     "command-line.md json": "what a command prints, or one line of a file",
     "topology.md": "the text of an error",
+    "operations.md sh": "e2e/test_backup.py takes a backup of a running broker",
     "limits.md": "lines of a log; e2e/test_descriptors.py has them",
     "spark.md sh": "needs a cluster; spark/test_cluster.py starts one with these options",
     "spark-cluster.md sh": "builds an environment from a package index; spark/cluster.py does it offline",

@@ -170,7 +170,7 @@ class Session:
     def feed(self, data: bytes) -> bytes:
         """One read of the socket, and the turns that follow until all of it has been answered."""
         answers = [self.feed_once(data)]
-        while self.connection.backlog and not self.connection.waits and self.state is not State.CLOSED:
+        while self.connection.backlog and not self.connection.awaits_login and self.state is not State.CLOSED:
             answers.append(self.feed_once(b""))
         return b"".join(answers)
 

@@ -183,5 +183,5 @@ def test_arguments_that_do_not_fit_are_value_errors(method: Method) -> None:
 
 
 def test_a_value_error_names_the_method_and_the_argument() -> None:
-    with pytest.raises(ValueError, match=r"basic\.ack can't be written: delivery_tag: "):
+    with pytest.raises(ValueError, match=r"basic\.ack can't be encoded: delivery_tag: "):
         methods.encode(Basic.Ack(2**64))

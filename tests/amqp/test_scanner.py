@@ -350,7 +350,7 @@ def test_after_the_end_nothing_is_read_and_nothing_kept() -> None:
     assert event.lost
     assert made.feed(published(1, b"x")) == []
     assert not made._assemblies
-    assert not made._rest
+    assert not made._incomplete
 
 
 # publishes that lie whole in one read, up to where they do not

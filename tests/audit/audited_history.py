@@ -1,8 +1,8 @@
-"""A broker's history (`tests/faults/broker_history.py`) whose queues are audited, and a ledger of it.
+"""A broker's history (`tests/faults/broker_history.py`) with audited queues, and a ledger of its messages.
 
-The ledger tells of each message how often it was handed out and how it ended, as the account of the history
-sees it between any two changes of the store. It is kept with each round, so that after a crash the one that
-belongs to what survived is known. The rule: nothing here reads a journal, which is what the audit does.
+The ledger knows of each message how often it was delivered and how it ended, from the changes that the
+account of the history sees. A copy is kept for each commit round: after a crash, the copy of the last round
+that survived is the expectation. The rule: the ledger reads no journal; that is the audit's work.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.faults.broker_clients import Clients
 from tests.faults.broker_history import BrokerHistory
 
 WINDOW_MS = 10**9
-_FOUND_OVER = ("expired", "delivery_limit")
-"""Why a message may be over when it is taken: then it is sent to nobody."""
+_ENDED_UNSENT = ("expired", "delivery_limit")
+"""Reasons for which a message may end while it is taken for a delivery; it is not sent then."""
 _WITHOUT_COPY = {
     "rejected": "rejected",
     "expired": "expired",
@@ -36,8 +36,8 @@ _WITHOUT_COPY = {
 }
 
 
-class Told(NamedTuple):
-    """Of one message."""
+class Entry(NamedTuple):
+    """The expectation for one message."""
 
     lineage: Lineage
     persistent: bool
@@ -45,57 +45,57 @@ class Told(NamedTuple):
     in_flight: bool = False
     returns: int = 0
     uncounted: int = 0
-    """Returns of what was over when it was taken, and could not be written off: nobody may have seen it."""
+    """Returns that the broker did not count, possibly of deliveries that were never sent."""
     outcomes: frozenset[str] = frozenset()
-    """One of these it has; none while it is not settled."""
+    """The possible outcomes; empty while the message is not settled."""
     reasons: frozenset[str] = frozenset()
-    """And one of these, where it died; an empty one where it did not."""
+    """The possible dead-letter reasons; an empty text stands for none."""
     acked: bool = False
-    """Its consumer has settled it, for sure."""
+    """Whether the message was certainly acked by its consumer."""
 
 
 class Ledger(Account):
-    """The account, which also writes down what became of each message."""
+    """The account of the history, with an expectation for each message."""
 
-    told: dict[Key, Told]
+    entries: dict[Key, Entry]
 
     def start(self) -> None:
-        self.told = {}
-        self.kept: dict[int, dict[Key, Told]] = {}
+        self.entries = {}
+        self.kept: dict[int, dict[Key, Entry]] = {}
 
     def _keep_round(self, ticket: int) -> None:
         super()._keep_round(ticket)
-        self.kept[ticket] = dict(self.told)
+        self.kept[ticket] = dict(self.entries)
 
     def rewind(self, ticket: int) -> None:
-        """What happened after this round is lost."""
-        self.kept = {each: told for each, told in self.kept.items() if each <= ticket}
-        self.told = dict(self.kept[max(self.kept)]) if self.kept else {}
+        """Forget what happened after this round."""
+        self.kept = {number: entries for number, entries in self.kept.items() if number <= ticket}
+        self.entries = dict(self.kept[max(self.kept)]) if self.kept else {}
 
     def begin(self, broker: Broker) -> None:
-        """What was in flight has come back; what is transient is gone."""
-        self.told = {
-            key: told._replace(in_flight=False, returns=told.returns + told.in_flight)
-            for key, told in self.told.items()
+        """Return what was in flight; transient messages are gone."""
+        self.entries = {
+            key: entry._replace(in_flight=False, returns=entry.returns + entry.in_flight)
+            for key, entry in self.entries.items()
         }
         self.kept.clear()
         super().begin(broker)
 
     def _check_kept(self, key: Key, before: tuple[Kept, State], now: tuple[Kept, State]) -> None:
         super()._check_kept(key, before, now)
-        told, was, is_ = self.told[key], before[1].in_flight, now[1].in_flight
+        entry, was, is_ = self.entries[key], before[1].in_flight, now[1].in_flight
         returned = was and not is_
-        self.told[key] = told._replace(
-            deliveries=told.deliveries + (is_ and not was),
-            returns=told.returns + returned,
-            uncounted=told.uncounted + (returned and now[1].count == before[1].count),
+        self.entries[key] = entry._replace(
+            deliveries=entry.deliveries + (is_ and not was),
+            returns=entry.returns + returned,
+            uncounted=entry.uncounted + (returned and now[1].count == before[1].count),
             in_flight=is_,
         )
 
     def _explain(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
         for key, kept in added.items():
             in_flight = self.contents[key[0]][key[1]][1].in_flight
-            self.told[key] = Told(kept.lineage, kept.persistent, int(in_flight), in_flight)
+            self.entries[key] = Entry(kept.lineage, kept.persistent, int(in_flight), in_flight)
         super()._explain(removed, added)
 
     def _explain_removed(
@@ -110,20 +110,21 @@ class Ledger(Account):
         reasons = [reason]
         if len(arrived) < waiting:
             outcomes = {"dead lettered"}
-        else:  # an ack that could not be written gives back, and what comes back too often goes
+        else:
+            # an ack that could not be written returns its message, and too many returns end it
             reasons += may if reason in (*may, "acked", "undone") else []
-            outcomes = {_WITHOUT_COPY[each] for each in reasons}
+            outcomes = {_WITHOUT_COPY[reason] for reason in reasons}
             outcomes |= {"dead lettered"} if reason == "undone" and may else set()
-        self.told[key] = self.told[key]._replace(
+        self.entries[key] = self.entries[key]._replace(
             in_flight=False,
             outcomes=frozenset(outcomes),
-            reasons=frozenset(each if each in REASONS else "" for each in reasons),
+            reasons=frozenset(reason if reason in REASONS else "" for reason in reasons),
             acked=reasons == ["acked"],
         )
 
 
 class AuditedClients(Clients):
-    """Whose queues are audited."""
+    """Clients that declare audited queues."""
 
     def _arguments(self, name: str) -> dict[str, Value]:
         arguments = super()._arguments(name)
@@ -134,7 +135,7 @@ class AuditedClients(Clients):
 
 
 class AuditedHistory(BrokerHistory):
-    """After each crash, and at the end, the audit of what is on the disk must tell what the ledger tells."""
+    """A history in which the audit of the disk must agree with the ledger after each crash and at the end."""
 
     def __init__(self, seed: int, place: Path, **options: int) -> None:
         super().__init__(seed, **options)
@@ -153,14 +154,15 @@ class AuditedHistory(BrokerHistory):
     def crash(self) -> None:
         fell = self.account.broker is not None
         super().crash()
-        self.account.rewind(self._survived())  # also in a recovery: what it has not synced may go yet
+        # also after a crash in a recovery, which may lose what the recovery did not sync
+        self.account.rewind(self._last_round())
         if fell:
             self.account.broker = None
             if self.disk.exists("logs"):
                 self.compare(self.audit(), promised=False)
 
-    def _survived(self) -> int:
-        """The last round that is on the disk."""
+    def _last_round(self) -> int:
+        """Return the ticket of the last round that is on the disk."""
         wal = Wal(self.disk.copy(), file_bytes=1 << 20, clock=lambda: 0, entropy=lambda: 0)
         try:
             return recover(self.disk.copy(), wal, lambda _: None).ticket
@@ -171,43 +173,44 @@ class AuditedHistory(BrokerHistory):
         self._audits += 1
         return reckon_directory(copy_disk(self.disk, self._place / f"{self.seed}-{self._audits}"))
 
-    def compare(self, found: Reckoned, *, promised: bool) -> None:
-        """`promised`: whether all that a client was told is written down by now."""
-        assert (found.lost, found.doubled) == ([], [])
+    def compare(self, audit: Reckoned, *, promised: bool) -> None:
+        """`promised` says whether the journals have all confirms that clients got."""
+        assert (audit.lost, audit.doubled) == ([], [])
         logs = {queue.log.id: queue.name for queue in self.broker.vhosts["/"].queues.values()}
         for log, name in logs.items():
-            survived = found.logs.get(name) == log  # and not the queue of that name before it
+            # an earlier queue of this name had another log
+            survived = audit.logs.get(name) == log
             if survived and log in self.account.durable and log not in self.account.intents.deleted:
-                self._compare_queue(found, log, name, promised=promised)
+                self._compare_queue(audit, log, name, promised=promised)
 
-    def _compare_queue(self, found: Reckoned, log: int, name: str, *, promised: bool) -> None:
-        rows = found.of(name)
-        told = {offset: each for (id_, offset), each in self.account.told.items() if id_ == log}
-        kept = {offset: each for offset, each in told.items() if each.persistent}
-        assert rows.keys() <= told.keys(), f"{name}: {rows.keys() - told.keys()} were never published"
+    def _compare_queue(self, audit: Reckoned, log: int, name: str, *, promised: bool) -> None:
+        rows = audit.of(name)
+        entries = {offset: entry for (id_, offset), entry in self.account.entries.items() if id_ == log}
+        kept = {offset: entry for offset, entry in entries.items() if entry.persistent}
+        assert rows.keys() <= entries.keys(), f"{name}: {rows.keys() - entries.keys()} were never published"
         promises = {offset for offset, row in rows.items() if row["persistent"] and row["published"]}
         assert promises <= kept.keys(), f"{name}: {promises - kept.keys()} are transient"
         notes = self._notes(name) if promised else OffsetSet()
         noted = False
-        for offset, each in sorted(kept.items()):
+        for offset, entry in sorted(kept.items()):
             row = rows.get(offset)
-            assert row is not None, f"{name}: nothing is known of {offset}, {each}"
-            state = "settled" if each.outcomes else "in flight" if each.in_flight else "ready"
-            assert row["state"] == state, f"{name}: {offset}, {each}: {row}"
-            unsent = each.deliveries - row["deliveries"]
-            assert 0 <= unsent <= each.uncounted + (row["why"] in _FOUND_OVER), f"{name}: {each}: {row}"
-            assert row["returns"] == each.returns, f"{name}: {offset}, {each}: {row}"
-            assert (row["outcome"] in each.outcomes) == bool(each.outcomes), f"{name}: {each}: {row}"
-            assert not each.outcomes or row["why"] in each.reasons, f"{name}: {offset}, {each}: {row}"
-            settled_by = {row["delivered_to"]} | (set() if each.acked else {"", None})
-            assert row["outcome"] == "purged" or row["settled_by"] in settled_by, f"{name}: {each}: {row}"
+            assert row is not None, f"{name}: nothing is known of {offset}, {entry}"
+            state = "settled" if entry.outcomes else "in flight" if entry.in_flight else "ready"
+            assert row["state"] == state, f"{name}: {offset}, {entry}: {row}"
+            unsent = entry.deliveries - row["deliveries"]
+            assert 0 <= unsent <= entry.uncounted + (row["why"] in _ENDED_UNSENT), f"{name}: {entry}: {row}"
+            assert row["returns"] == entry.returns, f"{name}: {offset}, {entry}: {row}"
+            assert (row["outcome"] in entry.outcomes) == bool(entry.outcomes), f"{name}: {entry}: {row}"
+            assert not entry.outcomes or row["why"] in entry.reasons, f"{name}: {offset}, {entry}: {row}"
+            settled_by = {row["delivered_to"]} | (set() if entry.acked else {"", None})
+            assert row["outcome"] == "purged" or row["settled_by"] in settled_by, f"{name}: {entry}: {row}"
             noted |= offset in notes
-            if promised and noted and each.lineage in self.clients.promised and each.lineage[1] == name:
-                assert offset in notes, f"{name}: {offset}, {each}: {row}"
-                assert row["persistent"], f"{name}: {offset}, {each}: {row}"
+            if promised and noted and entry.lineage in self.clients.promised and entry.lineage[1] == name:
+                assert offset in notes, f"{name}: {offset}, {entry}: {row}"
+                assert row["persistent"], f"{name}: {offset}, {entry}: {row}"
 
     def _notes(self, name: str) -> OffsetSet:
-        """Of which the journal says that they were safe, at whatever time."""
+        """Return the offsets that the journal notes as synced, at whatever time."""
         cursor = self.broker.vhosts["/"].queues[name].cursor
         notes = OffsetSet()
         for entry in cursor.entries(cursor.journal.first, cursor.journal.next):

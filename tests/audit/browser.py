@@ -1,7 +1,7 @@
-"""A real Chromium without a network, told what to do over a pair of pipes.
+"""A real Chromium without a network, driven over a pair of pipes.
 
-Owns the process and its protocol (Chrome DevTools: messages in JSON, each ended by a null byte); what a page
-should be like is left to the tests. Every wait is bounded, and the process ends with the `with` block.
+This module owns the process and its protocol (Chrome DevTools: messages in JSON, each ended by a null byte).
+The rule: every wait is bounded, and the process ends with the `with` block.
 """
 
 import base64
@@ -21,7 +21,8 @@ from tests.tools import browser
 _OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
-    "--no-sandbox",  # tests may run as root, and open only their own files
+    # tests may run as root, and open only their own files
+    "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
@@ -60,30 +61,30 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
         self._call("Page.navigate", url=path.as_uri())
-        self._until(lambda: any(each["method"] == "Page.loadEventFired" for each in self._events))
+        self._until(lambda: any(event["method"] == "Page.loadEventFired" for event in self._events))
 
     def ask(self, expression: str) -> Any:
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
 
     @property
     def complaints(self) -> list[str]:
         kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-        return [str(each["params"]) for each in self._events if each["method"] in kinds]
+        return [str(event["params"]) for event in self._events if event["method"] in kinds]
 
     @property
     def requests(self) -> list[str]:
-        sent = [each["params"] for each in self._events if each["method"] == "Network.requestWillBeSent"]
-        return [each["request"]["url"] for each in sent]
+        sent = [event["params"] for event in self._events if event["method"] == "Network.requestWillBeSent"]
+        return [params["request"]["url"] for params in sent]
 
     def picture(self, path: Path) -> None:
-        """All of the page as a PNG."""
-        found = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
+        """Write a picture of the whole page as a PNG."""
+        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
     def printed(self) -> bytes:
-        """As a PDF."""
+        """Return the page as a PDF."""
         return base64.b64decode(self._call("Page.printToPDF", printBackground=False)["data"])
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -107,16 +108,16 @@ class Page:
             got = os.read(self._from, 1 << 20)
             assert got, "the browser ended"
             *messages, self._read = (self._read + got).split(b"\0")
-            for each in map(json.loads, messages):
-                if each.get("id") == self._number and answers is not None:
-                    answers.append(each)
-                elif "method" in each:
-                    self._events.append(each)
+            for message in map(json.loads, messages):
+                if message.get("id") == self._number and answers is not None:
+                    answers.append(message)
+                elif "method" in message:
+                    self._events.append(message)
 
 
 @contextmanager
 def page(directory: Path) -> Iterator[Page]:
-    """A browser with one page; its profile is below `directory`."""
+    """Yield the page of a new browser whose profile is below `directory`."""
     chromium = browser()
     assert chromium is not None
     from_us, to_browser = os.pipe()
@@ -131,11 +132,12 @@ def page(directory: Path) -> Iterator[Page]:
     os.close(from_us)
     os.close(to_us)
     try:
-        found = Page(to_browser, from_browser)
-        found.attach()
-        yield found
+        page = Page(to_browser, from_browser)
+        page.attach()
+        yield page
     finally:
-        os.close(to_browser)  # that is how it is told to end
+        # the browser ends when this pipe is closed
+        os.close(to_browser)
         os.close(from_browser)
         try:
             process.wait(timeout=WAIT_S)

@@ -1,8 +1,8 @@
-"""A log with two readers that do all a cursor can do, and a plain model of what became of each message.
+"""A log with two readers that use every operation of a cursor, and a plain model of each message.
 
-The queue's own reader, and that of a group, which begins later: they take, settle, return, drop, lease,
-release, seek and recall at random; the store is written, closed and killed in between. The audit of what is
-on the disk must tell what the model tells. All follows from the seed: `CursorHistory(7, path).run()`.
+The queue's own reader and a group, which begins later, take, settle, return, drop, lease, release, seek and
+recall at random. The store is checkpointed, closed and killed in between. The audit of the disk must agree
+with the model. Everything follows from the seed: `CursorHistory(7, path).run()`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMALL = Options(
 
 @dataclass
 class Fate:
-    """Of one message, for one reader."""
+    """The expected facts of one message for one reader."""
 
     state: str = "ready"
     leased: bool = False
@@ -66,7 +66,7 @@ class Fate:
 
     @property
     def consumed(self) -> bool:
-        """Somebody has come so far."""
+        """Whether a consumer has reached the message."""
         return self.outcome in CONSUMED or (self.outcome == "dead lettered" and self.deliveries > 0)
 
 
@@ -74,7 +74,7 @@ class Fate:
 class Reader:
     cursor: Cursor
     fates: dict[int, Fate] = field(default_factory=dict)
-    """Of the messages that concern it."""
+    """The expected facts of the messages that concern the reader, by offset."""
 
     def of(self, ranges: Iterable[Range]) -> list[Fate]:
         return [self.fates[offset] for offset in offsets(ranges)]
@@ -85,7 +85,7 @@ class CursorHistory:
         self.random = Random(seed)
         self.disk = SimulatedDisk(seed=seed)
         self.clock = Clock()
-        self.there: list[int] = []
+        self.offsets: list[int] = []
         self._place = place
         self.store = make_store(self.disk, self.clock, options=SMALL)
         self.log = self.store.create_log(
@@ -95,7 +95,7 @@ class CursorHistory:
         self.append()
         start = self.random.randrange(self.log.next + 1)
         self.readers[GROUP] = Reader(self._cursor(GROUP, label="billing", start=start))
-        self.readers[GROUP].fates = {offset: Fate() for offset in self.there if offset >= start}
+        self.readers[GROUP].fates = {offset: Fate() for offset in self.offsets if offset >= start}
         self.store.sync()
 
     def _cursor(self, name: str, *, label: str = "", start: int | None = None) -> Cursor:
@@ -110,15 +110,15 @@ class CursorHistory:
             else:
                 self.change(self.readers[self.random.choice([OWN, GROUP])])
         self.store.sync()
-        found = reckon_directory(copy_disk(self.disk, self._place))
-        self.compare(found)
-        return found
+        audit = reckon_directory(copy_disk(self.disk, self._place))
+        self.compare(audit)
+        return audit
 
     # the store
 
     def append(self) -> None:
         start, stop = self.store.append(self.log, messages(self.random.randrange(1, 20), size=30))
-        self.there += range(start, stop)
+        self.offsets += range(start, stop)
         self.readers[OWN].cursor.note_synced([(start, stop)], published_us=self.clock.now_us)
         for reader in self.readers.values():
             reader.fates |= {offset: Fate() for offset in range(start, stop)}
@@ -128,7 +128,7 @@ class CursorHistory:
         self.store.checkpoint()
 
     def reopen(self) -> None:
-        """What is in flight comes back, unless it is leased."""
+        """Close or kill the store and open it: what is in flight returns, unless it is leased."""
         if self.random.random() < 0.5:
             self.store.close()
         else:
@@ -204,7 +204,7 @@ class CursorHistory:
             return
         target = self.random.randrange(self.log.next + 1)
         reader.cursor.seek(target, who=b"somebody")
-        for offset in self.there:
+        for offset in self.offsets:
             if offset >= target:
                 reader.fates.setdefault(offset, Fate()).again()
             elif offset in reader.fates and reader.fates[offset].outcome is None:
@@ -218,21 +218,22 @@ class CursorHistory:
 
     # the audit
 
-    def compare(self, found: Reckoned) -> None:
-        assert (found.lost, found.doubled, found.damage) == ([], [], [])
+    def compare(self, audit: Reckoned) -> None:
+        assert (audit.lost, audit.doubled, audit.damage) == ([], [], [])
         for name, reader in (("", self.readers[OWN]), ("billing", self.readers[GROUP])):
-            rows = found.of("topic.0", name)
+            rows = audit.of("topic.0", name)
             assert rows.keys() == reader.fates.keys(), name
             for offset, row in rows.items():
                 fate = reader.fates[offset]
-                said = {each: row[each] for each in _COMPARED}
-                assert said == {each: getattr(fate, each) for each in _COMPARED}, f"{name}, {offset}: {row}"
-        assert all(row["confirmed"] for row in found.of("topic.0").values())
-        assert not any(row["confirmed"] for row in found.of("topic.0", "billing").values())
+                actual = {column: row[column] for column in _COMPARED}
+                expected = {column: getattr(fate, column) for column in _COMPARED}
+                assert actual == expected, f"{name}, {offset}: {row}"
+        assert all(row["confirmed"] for row in audit.of("topic.0").values())
+        assert not any(row["confirmed"] for row in audit.of("topic.0", "billing").values())
 
     def holes(self) -> list[tuple[str, int, int, str]]:
-        """What is not settled though somebody has come further: reader, from, to, state."""
-        found = []
+        """Return messages that are not settled although later ones were read: reader, start, stop, state."""
+        holes = []
         for name, reader in (("", self.readers[OWN]), ("billing", self.readers[GROUP])):
             top = max((offset for offset, fate in reader.fates.items() if fate.consumed), default=0)
             held: dict[tuple[str, str], list[int]] = {}
@@ -240,9 +241,9 @@ class CursorHistory:
                 if fate.outcome is None and offset < top:
                     by = fate.delivered_to or "" if fate.state == "in flight" else ""
                     held.setdefault((fate.state, by), []).append(offset)
-            found += [
+            holes += [
                 (name, start, stop, state)
                 for (state, _), open_ in held.items()
                 for start, stop in runs(open_)
             ]
-        return found
+        return holes

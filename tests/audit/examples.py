@@ -1,6 +1,6 @@
-"""Made-up findings of audits, for the tests of what is shown of them.
+"""Made-up findings of audits, for tests of the terminal and the report.
 
-`well` is a day of a shop in which nothing went wrong that must not; the others change it, or begin anew.
+`well` is a day of a shop without lost or doubled messages; other examples change it or start from nothing.
 """
 
 import math
@@ -33,12 +33,12 @@ NASTY = (
     "n" * 255,
     "</title></style></svg><b>bold</b>",
 )
-"""What somebody may call a queue, a consumer, a reason."""
+"""Hostile names of queues, consumers and reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Where something is, in the words of `Findings`."""
+    """A virtual host, queue and group, as in `Findings`."""
 
     queue: str
     reader: str = ""
@@ -53,7 +53,7 @@ BILLING = Reader("orders.topic.0", "billing")
 
 
 def account(place: Reader, **figures: object) -> QueueAccount:
-    """All were delivered and acked, unless said otherwise."""
+    """Return an account in which all messages were delivered and acked, except for `figures`."""
     published = figures.get("published", 0)
     known = {
         "audited": True,
@@ -74,7 +74,7 @@ def account(place: Reader, **figures: object) -> QueueAccount:
 
 
 def empty(**changes: object) -> Findings:
-    """A broker in which nothing ever happened."""
+    """Return the findings of a broker without messages, except for `changes`."""
     known = {
         name: [] for name in Findings.__struct_fields__ if Findings.__annotations__[name].startswith("list")
     }
@@ -85,7 +85,7 @@ def empty(**changes: object) -> Findings:
 
 
 def well() -> Findings:
-    """Nothing lost, nothing doubled; some orders were rejected, one message hangs."""
+    """Return findings without lost or doubled messages: some orders were rejected, one message hangs."""
     return empty(
         took_s=74.2,
         stretch_s=STRETCH_S,
@@ -114,7 +114,9 @@ def well() -> Findings:
             account(BILLING, published=66_667, outcomes={"acked": 66_660}, ready=6, in_flight=1),
         ],
         returned={"orders.in": 125, "": 3},
-        loops=[found(ORDERS, 71_003, "delivered 17 times", delivered_to="worker-3", outcome="dead lettered")],
+        loops=[
+            message(ORDERS, 71_003, "delivered 17 times", delivered_to="worker-3", outcome="dead lettered")
+        ],
         holes=[
             hole(BILLING, 51_200, 51_201, held_by="billing-2"),
             hole(BILLING, 51_210, 51_216, state="ready"),
@@ -142,19 +144,21 @@ def well() -> Findings:
 
 
 def lost_and_doubled() -> Findings:
-    """The same, but three messages are lost and one was settled twice."""
+    """Return `well` with three lost messages and one that was settled twice."""
     before = well()
     orders = msgspec.structs.replace(before.queues[2], lost=3, doubled=1)
     return msgspec.structs.replace(
         before,
         queues=[*before.queues[:2], orders, before.queues[3]],
-        lost=[found(ORDERS, offset, "lost") for offset in (17, 18, 140_002)],
-        doubled=[found(ORDERS, 99_100, "settled as done 2 times", delivered_to="worker-1", outcome="acked")],
+        lost=[message(ORDERS, offset, "lost") for offset in (17, 18, 140_002)],
+        doubled=[
+            message(ORDERS, 99_100, "settled as done 2 times", delivered_to="worker-1", outcome="acked")
+        ],
     )
 
 
 def nasty() -> Findings:
-    """Everything that can have a name has every name of `NASTY`."""
+    """Return findings in which everything with a name has every name of `NASTY`."""
     places = [
         Reader(name, other, host)
         for name, other, host in zip(NASTY, NASTY[::-1], NASTY[1:] + NASTY[:1], strict=True)
@@ -163,52 +167,54 @@ def nasty() -> Findings:
         source=NASTY[0],
         table=NASTY[1],
         stretch_s=STRETCH_S,
-        queues=[account(each, published=5, lost=1, outcomes={each.queue: 5}) for each in places],
+        queues=[account(place, published=5, lost=1, outcomes={place.queue: 5}) for place in places],
         returned=dict.fromkeys(NASTY, 3),
-        lost=[found(each, 3, each.queue, delivered_to=each.queue, outcome=each.queue) for each in places],
-        doubled=[found(each, 4, "in the table 2 times", delivered_to=each.queue) for each in places],
+        lost=[
+            message(place, 3, place.queue, delivered_to=place.queue, outcome=place.queue) for place in places
+        ],
+        doubled=[message(place, 4, "in the table 2 times", delivered_to=place.queue) for place in places],
         doubled_in_table=len(places),
-        loops=[found(each, 5, "delivered 9 times", delivered_to=each.queue) for each in places],
-        holes=[hole(each, 1, 9, held_by=each.queue) for each in places],
-        latencies=[point for each in places for point in latencies(each, 3, slow=10.0)],
-        dead_letters=[dead(each, each.queue, each.queue, 4) for each in places],
+        loops=[message(place, 5, "delivered 9 times", delivered_to=place.queue) for place in places],
+        holes=[hole(place, 1, 9, held_by=place.queue) for place in places],
+        latencies=[point for place in places for point in latencies(place, 3, slow=10.0)],
+        dead_letters=[dead(place, place.queue, place.queue, 4) for place in places],
         flows=[
             flow(kind, a, other, b, 7)
             for kind, other in (("exchange", "queue"), ("queue", "ended"))
             for a in NASTY
             for b in NASTY
         ],
-        advice=[advice(each.queue, why=each.queue, place=each) for each in places],
+        advice=[advice(place.queue, why=place.queue, place=place) for place in places],
         damage=list(NASTY),
     )
 
 
 def many(holes: int = 1_000, things: int = 40) -> Findings:
-    """More of everything than anybody wants to read."""
+    """Return findings with more entries than the report shows at once."""
     places = [Reader(f"queue-{number:03}") for number in range(things)]
     return empty(
         stretch_s=STRETCH_S,
-        queues=[account(each, published=number + 1) for number, each in enumerate(places)],
+        queues=[account(place, published=number + 1) for number, place in enumerate(places)],
         holes=[hole(places[0], 2 * number, 2 * number + 1, held_by="slow") for number in range(holes)],
-        latencies=[point for each in places for point in latencies(each, 2, slow=5.0)],
+        latencies=[point for place in places for point in latencies(place, 2, slow=5.0)],
         flows=[
             *(
-                flow("exchange", f"exchange-{number}", "queue", each.queue, number + 1)
-                for number, each in enumerate(places)
+                flow("exchange", f"exchange-{number}", "queue", place.queue, number + 1)
+                for number, place in enumerate(places)
             ),
             *(
-                flow("queue", each.queue, "consumer", f"consumer-{number}", number + 1)
-                for number, each in enumerate(places)
+                flow("queue", place.queue, "consumer", f"consumer-{number}", number + 1)
+                for number, place in enumerate(places)
             ),
         ],
-        loops=[found(places[0], number, "delivered 9 times") for number in range(50)],
+        loops=[message(places[0], number, "delivered 9 times") for number in range(50)],
     )
 
 
 # one of each
 
 
-def found(
+def message(
     place: Reader, offset: int, what: str, *, delivered_to: str = "", outcome: str = ""
 ) -> MessageFound:
     published = TAKEN - timedelta(hours=4) + timedelta(seconds=offset % 3600)
@@ -271,7 +277,7 @@ def advice(
 
 
 def latencies(place: Reader, stretches: int, *, slow: float, confirmed: bool = True) -> list[Latency]:
-    """A quiet morning with one bad half hour, `slow` times as slow, and a silence before it."""
+    """Return a quiet morning with a silent stretch and a half hour that is `slow` times as slow."""
     points = []
     for number in range(stretches):
         if stretches > 30 and 20 <= number < 24:

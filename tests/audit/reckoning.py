@@ -1,7 +1,6 @@
-"""An audit without Spark: the pieces of a case one after the other, and their rows chunk by chunk.
+"""An audit without Spark, for tests that make many audits: pieces in turn, and their rows chunk by chunk.
 
-What `leveret.audit.job` does with many workers, for tests that make many audits. What the figures should
-be is left to them.
+`leveret.audit.job` does this work with many workers. The tests know what the figures should be.
 """
 
 from collections.abc import Iterator
@@ -23,21 +22,21 @@ Row = dict[str, Any]
 
 @dataclass
 class Reckoned:
-    """The table of messages as rows, and what was found damaged."""
+    """The result of an audit: the table of messages as rows, and damaged files."""
 
     rows: list[Row] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     returned: dict[str, int] = field(default_factory=dict)
-    """By exchange."""
+    """Numbers of returned messages by exchange."""
     logs: dict[str, int] = field(default_factory=dict)
-    """By queue."""
+    """Ids of logs by queue."""
 
     def of(self, queue: str, reader: str = "") -> dict[int, Row]:
-        """By offset."""
+        """Return the rows of one reader by offset."""
         mine = [row for row in self.rows if (row["queue"], row["reader"]) == (queue, reader)]
-        found = {row["offset"]: row for row in mine}
-        assert len(found) == len(mine), "an offset is accounted for twice"
-        return found
+        by_offset = {row["offset"]: row for row in mine}
+        assert len(by_offset) == len(mine), "an offset is accounted for twice"
+        return by_offset
 
     @property
     def lost(self) -> list[tuple[str, int]]:
@@ -51,27 +50,27 @@ class Reckoned:
 
 def reckon(case: Case) -> Reckoned:
     damage = set(case.damage)
-    found = Reckoned(logs={log.queue: log.id for log in case.logs})
+    audit = Reckoned(logs={log.queue: log.id for log in case.logs})
     by_log: dict[int, list[pa.RecordBatch]] = {}
     for piece in case.pieces:
         for batch in case.evidence.rows(piece):
             if not batch.num_rows:
                 continue
-            if broken := message_events.damage_of(batch):
-                damage.update(broken)
+            if damaged := message_events.damage_of(batch):
+                damage.update(damaged)
             elif piece.log_id in case.returned:
                 for row in batch.to_pylist():
-                    count = found.returned.get(row["why"], 0)
-                    found.returned[row["why"]] = count + row["stop"] - row["start"]
+                    count = audit.returned.get(row["why"], 0)
+                    audit.returned[row["why"]] = count + row["stop"] - row["start"]
             else:
                 by_log.setdefault(batch["log"][0].as_py(), []).append(batch)
     for log in case.logs:
         for rows in _chunks(by_log.get(log.id, [])):
             messages = account(rows, log)
             assert messages.schema == MESSAGES
-            found.rows += messages.to_pylist()
-    found.damage = by_file(damage)
-    return found
+            audit.rows += messages.to_pylist()
+    audit.damage = by_file(damage)
+    return audit
 
 
 def _chunks(batches: list[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -91,7 +90,7 @@ def reckon_directory(path: Path) -> Reckoned:
 
 
 def copy_disk(disk: SimulatedDisk, path: Path) -> Path:
-    """What is on a simulated disk, as real files."""
+    """Copy the files of a simulated disk to a real directory."""
     for name in disk.paths():
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)

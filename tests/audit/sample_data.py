@@ -1,7 +1,7 @@
-"""The data of a real broker that was used: thousands of messages, of which something became.
+"""The data of a real broker after some use, with thousands of messages.
 
-`orders` is audited: its first half is consumed and acked one by one, some messages are rejected to `dead`,
-one is held, the rest waits; in `brief` all expire. `plain` is not audited. Bodies name their numbers.
+`orders` is audited: the first half is consumed and acked one by one, some messages are rejected to `dead`,
+one is in flight, the rest is ready. All messages of `brief` expire. `plain` is not audited.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ AUDITED = {"x-audit-window": 3_600_000}
 
 @dataclass(frozen=True)
 class SampleData:
-    """Directories: of the broker as if it had been killed, and after it was stopped."""
+    """Two data directories: one as if the broker had been killed, one after it was stopped."""
 
     killed: Path
     stopped: Path
     held: int
-    """The offset of the message that a consumer had in hand when it was killed."""
+    """The offset of the message in flight when the broker was killed."""
 
 
 def body_of(number: int) -> str:
@@ -75,7 +75,7 @@ def _declare(channel: Channel) -> None:
 
 
 def _consume(channel: Channel) -> None:
-    """One at a time, so that each has its entries."""
+    """Consume one message at a time, so that each gets journal entries of its own."""
     for _ in range(CONSUMED + len(REQUEUED)):
         got = channel.get("orders")
         assert got is not None

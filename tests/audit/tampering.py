@@ -1,7 +1,7 @@
-"""A data directory changed behind its broker's back, with checksums that are right: for the audit to notice.
+"""Changes to a data directory that no broker made, with valid checksums; the audit must notice them.
 
-What is changed is what a checkpoint names: segments are written anew, with a record less or one twice, or a
-journal gets an entry that nobody made; a checkpoint names them instead. Files of the old ones stay.
+A change rewrites segments without a record or with a record twice, or adds an entry to a journal. A new
+checkpoint then names the new segments, and the files of the old segments stay.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Tampering:
 
     def log(self, queue: str) -> LogImage:
         for image in self._checkpoint.logs.values():
-            said = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
-            if isinstance(said, list) and said[1] == queue:
+            label = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
+            if isinstance(label, list) and label[1] == queue:
                 return image
         raise LookupError(queue)
 
@@ -38,26 +38,30 @@ class Tampering:
         images = self._checkpoint.logs.values()
         return next(image for image in images if image.spec.parent == parent and image.spec.name == "queue")
 
-    # what can be done
+    # changes
 
     def remove(self, queue: str, offset: int) -> None:
-        """The message is not in its segment, and everything is right with that."""
-        self._rewrite(self.log(queue), lambda records: [each for each in records if each.offset != offset])
+        """Remove a message from its segment; the checksums are valid."""
+        self._rewrite(
+            self.log(queue), lambda records: [record for record in records if record.offset != offset]
+        )
 
     def double(self, queue: str, offset: int) -> None:
-        """The message is in its segment twice."""
+        """Write a message into its segment twice."""
         self._rewrite(
             self.log(queue),
-            lambda records: [twin for each in records for twin in [each] * (1 + (each.offset == offset))],
+            lambda records: [
+                copy for record in records for copy in [record] * (1 + (record.offset == offset))
+            ],
         )
 
     def remove_segment(self, queue: str) -> None:
-        """The file is gone."""
+        """Delete the segment files of a queue."""
         for info in self.log(queue).segments:
             (self.path / self.log(queue).spec.directory / f"msgs.{info.name}").unlink()
 
     def damage(self, queue: str, body: bytes) -> None:
-        """A bit of the message has changed."""
+        """Flip a bit of the message with this body."""
         for info in self.log(queue).segments:
             path = self.path / self.log(queue).spec.directory / f"msgs.{info.name}"
             data = bytearray(path.read_bytes())
@@ -68,7 +72,7 @@ class Tampering:
         raise LookupError(body)
 
     def settle(self, queue: str, offset: int, outcome: int, who: bytes) -> None:
-        """The journal says once more that it is settled."""
+        """Add an entry to the journal that settles a message once more."""
         image = self.journal(queue)
         message = Entry(Kind.SETTLED, [(offset, offset + 1)], outcome, who).message()
         batch = Batch(image.next, image.segments[-1].newest_us, [message], size_of([message]))
@@ -77,20 +81,23 @@ class Tampering:
         self._save()
 
     def forget(self, queue: str, kind: Kind, offset: int) -> None:
-        """The journal says nothing of that kind of a message."""
+        """Remove the entries of one kind about a message from the journal."""
 
         def without(records: Iterable[Record]) -> list[Record]:
-            return [each for each in records if not _tells(Entry.of(each), kind, offset)]
+            return [record for record in records if not _is_about(Entry.of(record), kind, offset)]
 
         self._rewrite(self.journal(queue), without)
 
-    # how
+    # rewriting
 
     def _rewrite(self, image: LogImage, change: Callable[[Iterable[Record]], Sequence[Record]]) -> None:
         for number, info in enumerate(image.segments):
             records = change(self._segment(image, info).records([(0, info.last + 1)]))
-            messages = [(each, Message(*each[2:])) for each in records]
-            batches = [Batch(r.offset, r.time_us, [message], size_of([message])) for r, message in messages]
+            messages = [(record, Message(*record[2:])) for record in records]
+            batches = [
+                Batch(record.offset, record.time_us, [message], size_of([message]))
+                for record, message in messages
+            ]
             copy = self._segment(image, SegmentInfo(info.first, edition=info.edition + 1))
             image.segments[number] = copy.extended(batches).info
         self._save()
@@ -103,7 +110,7 @@ class Tampering:
         write_checkpoint(self._files, self._checkpoint)
 
 
-def _tells(entry: Entry, kind: Kind, offset: int) -> bool:
+def _is_about(entry: Entry, kind: Kind, offset: int) -> bool:
     return entry.kind is kind and any(start <= offset < stop for start, stop in entry.ranges)
 
 

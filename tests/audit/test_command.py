@@ -1,4 +1,4 @@
-"""The command `leveret audit` around an audit that is already there: how it is shown, and how it ends."""
+"""The command `leveret audit` with a made-up audit: its output and its exit code."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run(findings)` is the command, when the audit has found these; or raises what is given instead."""
+    """`run(findings)` runs the command with an audit that returns these findings, or raises this error."""
 
-    def run(found: Findings | BaseException, *words: str, charset: str = "utf-8") -> Result:
+    def run(result: Findings | BaseException, *words: str, charset: str = "utf-8") -> Result:
         def audited(*_: Any, **__: Any) -> Findings:
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            if isinstance(result, BaseException):
+                raise result
+            return result
 
         monkeypatch.setattr(job, "run", audited)
         arguments = ["audit", "--data", str(data), "--out", str(tmp_path / "out"), *words]
@@ -53,36 +53,34 @@ def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.parametrize("findings", [examples.well(), examples.lost_and_doubled()], ids=["well", "lost"])
-def test_for_programs_the_verdict_and_its_figures_come_first(
-    run: Run, tmp_path: Path, findings: Findings
-) -> None:
+def test_json_begins_with_the_verdict_and_its_figures(run: Run, tmp_path: Path, findings: Findings) -> None:
     ran = run(findings, "--json")
-    found = json.loads(ran.stdout)
-    assert found == json.loads((tmp_path / "out" / "findings.json").read_bytes())
-    assert list(found)[:3] == ["holds", "lost_count", "doubled_count"]
-    assert found["holds"] == findings.holds == (ran.exit_code == 0)
-    assert (found["lost_count"], found["doubled_count"]) == (findings.lost_count, findings.doubled_count)
+    written = json.loads(ran.stdout)
+    assert written == json.loads((tmp_path / "out" / "findings.json").read_bytes())
+    assert list(written)[:3] == ["holds", "lost_count", "doubled_count"]
+    assert written["holds"] == findings.holds == (ran.exit_code == 0)
+    assert (written["lost_count"], written["doubled_count"]) == (findings.lost_count, findings.doubled_count)
 
 
-def test_where_only_ascii_can_be_written_it_is_shown_in_ascii(run: Run) -> None:
+def test_an_ascii_terminal_gets_ascii(run: Run) -> None:
     account = examples.account(examples.Reader("épicerie"), published=3)
     findings = msgspec.structs.replace(examples.well(), queues=[account])
-    assert all(each in run(findings).stdout for each in ("épicerie", "6.8 × as fast"))
+    assert all(text in run(findings).stdout for text in ("épicerie", "6.8 × as fast"))
     ran = run(findings, charset="ascii")
     assert (ran.exit_code, ran.stdout.isascii()) == (0, True)
-    assert all(each in ran.stdout for each in ("?picerie", "6.8 x as fast"))
+    assert all(text in ran.stdout for text in ("?picerie", "6.8 x as fast"))
 
 
-def test_ctrl_c_ends_it_as_it_ends_all_commands(run: Run, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_command_with_130_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     ran = run(KeyboardInterrupt())
     assert (ran.exit_code, ran.stdout) == (130, "")
-    assert ran.stderr == "leveret: stopped before there was an account\n"
+    assert ran.stderr == "leveret: stopped before the audit was finished\n"
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.real
-def test_a_spark_that_does_not_start_is_a_sentence(data: Path, tmp_path: Path) -> None:
-    """A Java that says it is one, and then has no memory."""
+def test_a_spark_that_does_not_start_is_reported_in_one_sentence(data: Path, tmp_path: Path) -> None:
+    """A Java that reports its version and then fails."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(

@@ -1,4 +1,4 @@
-"""What an audit looks at: whose messages they are, and who reads them."""
+"""The sources of an audit: names of queues."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.audit.reckoning import reckon_directory
 from tests.storage.builders import make_store, messages
 
 
-def test_a_queue_whose_name_is_no_text_is_audited_too(tmp_path: Path) -> None:
+def test_queue_names_may_be_any_bytes(tmp_path: Path) -> None:
     store = make_store(OsFiles(str(tmp_path / "data")))
     for name in ("caf\udce9", "caf\udce8"):
         log = store.create_log(label=json.dumps(["/", name]))
         store.create_cursor(log, "queue")
         store.append(log, messages(2))
     store.close()
-    found = reckon_directory(tmp_path / "data")
-    assert (len(found.of("caf\\xe9")), len(found.of("caf\\xe8"))) == (2, 2)
+    audit = reckon_directory(tmp_path / "data")
+    assert (len(audit.of("caf\\xe9")), len(audit.of("caf\\xe8"))) == (2, 2)

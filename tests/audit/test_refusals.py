@@ -1,4 +1,4 @@
-"""What can't be audited: one sentence, exit code 1, nothing touched; and Spark is not started for it."""
+"""Refused audits: one sentence, exit code 1, no file changed, and Spark is not started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = ["checkpoint.*", "wal/*", "logs/*/msgs.*", "logs/*/index.*", "logs/*/sna
 
 
 def audit(tmp_path: Path, *words: object) -> Result:
-    """The command; it must not come so far that it writes something."""
+    """Run the command, which must fail before it writes anything."""
     out = tmp_path / "out"
     ran = CliRunner().invoke(app, ["audit", *map(str, words), "--out", str(out)], catch_exceptions=False)
     assert ran.exit_code == 1
@@ -42,17 +42,17 @@ def audit(tmp_path: Path, *words: object) -> Result:
 
 
 def fingerprint(path: Path) -> str:
-    """Of every file and directory below, with its content."""
+    """Return a hash of the names and contents of all files and directories below `path`."""
     digest = hashlib.sha256()
-    for each in sorted(path.rglob("*")):
-        digest.update(str(each).encode() + b"\0")
-        digest.update(each.read_bytes() if each.is_file() else b"")
+    for file in sorted(path.rglob("*")):
+        digest.update(str(file).encode() + b"\0")
+        digest.update(file.read_bytes() if file.is_file() else b"")
     return digest.hexdigest()
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A store that was closed, with files of all kinds."""
+    """The directory of a closed store with files of all kinds."""
     path = tmp_path / "data"
     store = make_store(OsFiles(str(path)))
     log = store.create_log(label='["/", "orders"]')
@@ -67,8 +67,8 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def newer(path: Path) -> None:
-    """With a checksum that is right."""
+def make_newer(path: Path) -> None:
+    """Give a file a newer format version and a valid checksum."""
     content = bytearray(path.read_bytes())
     content[8] = formats.VERSION + 1
     content[HEADER - 8 : HEADER] = xxh3_64_intdigest(content[: HEADER - 8]).to_bytes(8, "little")
@@ -77,13 +77,13 @@ def newer(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_newer_format_is_refused(data: Path, tmp_path: Path, kind: str) -> None:
-    newer(max(data.glob(kind)))
+    make_newer(max(data.glob(kind)))
     before = fingerprint(data)
     ran = audit(tmp_path, "--data", data)
-    newer_by = f"has format version {formats.VERSION + 1}, this program reads version {formats.VERSION}"
-    said = f"{newer_by} (audit it with the version of Leveret that wrote it, or a later one)\n"
+    problem = f"has format version {formats.VERSION + 1}, this program reads version {formats.VERSION}"
+    message = f"{problem} (audit it with the version of Leveret that wrote it, or a later one)\n"
     assert ran.stderr.startswith(f"leveret: {data}: ")
-    assert ran.stderr.endswith(said)
+    assert ran.stderr.endswith(message)
     assert fingerprint(data) == before
 
 
@@ -101,7 +101,7 @@ def test_a_directory_that_a_broker_has_open_is_refused_and_the_broker_goes_on(tm
         channel.publish_confirmed("q", "two")
 
 
-def nothing(path: Path) -> None:
+def empty_directory(path: Path) -> None:
     path.mkdir()
 
 
@@ -109,12 +109,12 @@ def missing(path: Path) -> None:
     pass
 
 
-def somebody_elses(path: Path) -> None:
+def other_files(path: Path) -> None:
     (path / "photos").mkdir(parents=True)
     (path / "photos" / "cat.png").write_bytes(b"meow")
 
 
-def with_a_name_like_ours(path: Path) -> None:
+def other_logs(path: Path) -> None:
     (path / "logs").mkdir(parents=True)
     (path / "logs" / "access.log").write_bytes(b"GET /")
 
@@ -123,8 +123,8 @@ def a_file(path: Path) -> None:
     path.write_bytes(b"hello")
 
 
-@pytest.mark.parametrize("make", [nothing, missing, somebody_elses, with_a_name_like_ours, a_file])
-def test_what_is_no_data_directory_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("make", [empty_directory, missing, other_files, other_logs, a_file])
+def test_a_path_without_a_data_directory_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "data")
     before = fingerprint(tmp_path)
     ran = audit(tmp_path, "--data", tmp_path / "data")
@@ -143,7 +143,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(*words: object) -> str:
-    """The one sentence that the command ends with."""
+    """Run the command, and return its one line of error."""
     ran = CliRunner().invoke(app, ["audit", *map(str, words)], catch_exceptions=False)
     assert (ran.exit_code, ran.stdout, len(ran.stderr.strip().splitlines())) == (1, "", 1), ran.output
     return ran.stderr
@@ -162,12 +162,12 @@ def test_files_that_no_audit_has_made_are_not_replaced(data: Path, tmp_path: Pat
 
 @pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("below", [False, True])
-def test_a_file_is_no_place_for_results(data: Path, tmp_path: Path, below: bool) -> None:
+def test_an_output_path_that_is_a_file_is_refused(data: Path, tmp_path: Path, below: bool) -> None:
     (tmp_path / "out").write_text("mine")
     out = tmp_path / "out" / "deeper" if below else tmp_path / "out"
-    said = refused("--data", data, "--out", out)
-    assert str(out) in said
-    assert "name another directory with --out" in said
+    message = refused("--data", data, "--out", out)
+    assert str(out) in message
+    assert "name another directory with --out" in message
 
 
 def test_the_directory_of_an_earlier_audit_is_written_again(tmp_path: Path) -> None:
@@ -181,15 +181,15 @@ def test_the_directory_of_an_earlier_audit_is_written_again(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_table_that_is_not_there_is_refused_before_spark_starts(data: Path, tmp_path: Path) -> None:
-    said = refused("--data", data, "--out", tmp_path / "out", "--table", tmp_path / "lake")
-    assert f"there is no whole batch of a pipeline at {tmp_path / 'lake'}" in said
+def test_a_missing_table_is_refused_before_spark_starts(data: Path, tmp_path: Path) -> None:
+    message = refused("--data", data, "--out", tmp_path / "out", "--table", tmp_path / "lake")
+    assert f"there is no whole batch of a pipeline at {tmp_path / 'lake'}" in message
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("content", ["rows of something else", "no parquet"])
-def test_a_table_of_something_else_is_refused_before_spark_starts(
+def test_a_table_without_the_columns_of_a_pipeline_is_refused_before_spark_starts(
     data: Path, tmp_path: Path, content: str
 ) -> None:
     batch = tmp_path / "lake" / "_batch=0"
@@ -199,8 +199,8 @@ def test_a_table_of_something_else_is_refused_before_spark_starts(
         (batch / "part-0.parquet").write_bytes(b"hello")
     else:
         pq.write_table(pa.table({"_queue": ["orders"], "id": [1]}), batch / "part-0.parquet")
-    said = refused("--data", data, "--out", tmp_path / "out", "--table", tmp_path / "lake")
-    assert ("can't be read" if content == "no parquet" else "has no column _partition") in said
+    message = refused("--data", data, "--out", tmp_path / "out", "--table", tmp_path / "lake")
+    assert ("can't be read" if content == "no parquet" else "has no column _partition") in message
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -212,7 +212,7 @@ def test_a_directory_and_a_broker_together_are_refused(data: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_without_java_it_is_said(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     before = fingerprint(data)
@@ -222,7 +222,7 @@ def test_without_java_it_is_said(data: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.real
-def test_a_broker_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def quickly(options: BrokerOptions) -> Endpoint:
         return find(options, timeout_s=0.1)
 
@@ -233,7 +233,7 @@ def test_a_broker_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_directory_may_be_read_only(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So far that Java is asked for."""
+    """The audit gets to the point where Spark needs Java."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     shutil.copytree(data, tmp_path / "copy")

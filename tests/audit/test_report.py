@@ -1,4 +1,4 @@
-"""The report of an audit: what is in it, that names stay names, and that a browser needs nothing else."""
+"""The report of an audit: its contents, its escaping of names, and its look in a real browser."""
 
 import re
 from collections import Counter
@@ -35,7 +35,7 @@ class Element:
     children: list["Element | str"] = field(default_factory=list)
 
     def all(self, name: str) -> list["Element"]:
-        return [each for each in self.walk() if each.name == name]
+        return [element for element in self.walk() if element.name == name]
 
     def walk(self) -> Iterator["Element"]:
         for child in self.children:
@@ -45,15 +45,17 @@ class Element:
 
     @property
     def text(self) -> str:
-        return "".join(each if isinstance(each, str) else each.text for each in self.children)
+        return "".join(child if isinstance(child, str) else child.text for child in self.children)
 
     def section(self, anchor: str) -> "Element":
-        (found,) = (each for each in self.all("section") if each.attributes["aria-labelledby"] == anchor)
-        return found
+        (section,) = (
+            section for section in self.all("section") if section.attributes["aria-labelledby"] == anchor
+        )
+        return section
 
 
 class Reader(HTMLParser):
-    """Builds the tree, and is strict: what is opened is closed, in the right order."""
+    """A strict parser that builds a tree: elements must be closed in the right order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,11 +73,12 @@ class Reader(HTMLParser):
         assert self._open.pop().name == tag
 
     def handle_data(self, data: str) -> None:
-        self._open[-1].children.append(data)
+        if not data.isspace():
+            self._open[-1].children.append(data)
 
 
 def parsed(findings: Findings) -> Element:
-    """As a browser would see it."""
+    """Return the report as a tree of elements."""
     reader = Reader()
     reader.feed(report.html(findings))
     reader.close()
@@ -84,7 +87,7 @@ def parsed(findings: Findings) -> Element:
 
 
 def rows(part: Element) -> list[list[str]]:
-    """Of its first table."""
+    """Return the texts of the cells of the first table."""
     table = part if part.name == "table" else part.all("table")[0]
     return [[cell.text for cell in row.children] for row in table.all("tbody")[0].all("tr")]
 
@@ -98,7 +101,7 @@ def page(request) -> Element:
 
 
 def test_headings_are_in_order_and_there_is_one_first(page):
-    levels = [int(each.name[1]) for each in page.walk() if re.fullmatch("h[1-6]", each.name)]
+    levels = [int(element.name[1]) for element in page.walk() if re.fullmatch("h[1-6]", element.name)]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
@@ -107,7 +110,7 @@ def test_headings_are_in_order_and_there_is_one_first(page):
 def test_tables_have_headings_with_a_scope_and_are_full(page):
     for table in page.all("table"):
         columns = table.all("thead")[0].all("th")
-        assert all(each.attributes["scope"] == "col" for each in columns)
+        assert all(column.attributes["scope"] == "col" for column in columns)
         for row in table.all("tbody")[0].all("tr"):
             assert len(row.children) == len(columns)
             assert row.children[0].attributes["scope"] == "row"
@@ -120,23 +123,23 @@ def test_drawings_have_a_title(page):
         assert drawing.children[0].text
 
 
-def test_ids_are_unique_and_links_lead_somewhere(page):
-    ids = Counter(each.attributes["id"] for each in page.walk() if "id" in each.attributes)
+def test_ids_are_unique_and_links_have_targets(page):
+    ids = Counter(element.attributes["id"] for element in page.walk() if "id" in element.attributes)
     assert set(ids.values()) == {1}
-    assert {each.attributes["href"].removeprefix("#") for each in page.all("a")} <= ids.keys()
+    assert {link.attributes["href"].removeprefix("#") for link in page.all("a")} <= ids.keys()
 
 
 def test_nothing_is_fetched_and_no_script_is_run(page):
-    assert {each.name for each in page.walk()}.isdisjoint(
+    assert {element.name for element in page.walk()}.isdisjoint(
         {"script", "img", "iframe", "object", "embed", "base"}
     )
-    names = {name for each in page.walk() for name in each.attributes}
+    names = {name for element in page.walk() for name in element.attributes}
     assert not any(name.startswith("on") or name in ("src", "srcset", "action") for name in names)
-    assert [each.attributes["href"] for each in page.all("link")] == ["data:,"]
+    assert [link.attributes["href"] for link in page.all("link")] == ["data:,"]
     (style,) = page.all("style")
     assert "url(" not in style.text
     assert "@import" not in style.text
-    (policy,) = (each for each in page.all("meta") if "http-equiv" in each.attributes)
+    (policy,) = (meta for meta in page.all("meta") if "http-equiv" in meta.attributes)
     assert policy.attributes["content"].startswith("default-src 'none';")
 
 
@@ -148,17 +151,17 @@ def test_the_verdict_is_the_first_heading():
     assert heading.text.startswith("Every message is accounted for: 257,941 published")
 
 
-def test_the_lost_and_the_doubled_stand_directly_below_the_verdict():
+def test_lost_and_doubled_messages_are_directly_below_the_verdict():
     page = parsed(examples.lost_and_doubled())
     assert page.all("h1")[0].text == "3 messages are lost and 1 is doubled."
-    assert [each.text for each in page.all("h2")][:2] == ["Lost messages", "Doubled messages"]
+    assert [heading.text for heading in page.all("h2")][:2] == ["Lost messages", "Doubled messages"]
     assert [row[1] for row in rows(page.section("lost"))] == ["17", "18", "140,002"]
     assert rows(page.section("doubled"))[0][:3] == ["orders", "99,100", "settled as done 2 times"]
 
 
-def test_the_lost_that_are_not_listed_are_counted():
+def test_lost_messages_that_are_not_listed_are_counted():
     account = examples.account(examples.ORDERS, published=5_000, lost=1_200)
-    listed = [examples.found(examples.ORDERS, 3, "lost")]
+    listed = [examples.message(examples.ORDERS, 3, "lost")]
     page = parsed(examples.empty(queues=[account], lost=listed))
     assert "1,199 more are in the table of messages: audit/messages" in page.section("lost").text
 
@@ -173,8 +176,8 @@ def test_holes_and_loops_that_are_not_listed_are_counted():
         assert f"{count:,} more are in the table of messages" in page.section(anchor).text
 
 
-def test_where_all_is_well_nothing_is_said_to_be_lost():
-    assert "Lost messages" not in [each.text for each in parsed(examples.well()).all("h2")]
+def test_without_losses_there_is_no_section_about_them():
+    assert "Lost messages" not in [heading.text for heading in parsed(examples.well()).all("h2")]
 
 
 @pytest.mark.parametrize(
@@ -188,15 +191,15 @@ def test_where_all_is_well_nothing_is_said_to_be_lost():
 )
 def test_the_verdict_is_marked_by_more_than_a_colour(findings, kind):
     header = parsed(findings).all("header")[0]
-    (box,) = (each for each in header.all("div") if "verdict" in (each.attributes.get("class") or ""))
+    (box,) = (div for div in header.all("div") if "verdict" in (div.attributes.get("class") or ""))
     assert box.attributes["class"] == f"verdict {kind}"
     assert box.all("span")[0].text == {"well": "✓", "lost": "✗", "attention": "!"}[kind]
 
 
-def test_each_part_without_findings_says_so():
+def test_each_section_without_findings_says_so():
     page = parsed(examples.empty())
     for anchor in ("queues", "holes", "loops", "deadlines", "latencies", "dead-letters", "flows", "advice"):
-        assert [each.attributes["class"] for each in page.section(anchor).all("p")] == ["none"]
+        assert [paragraph.attributes["class"] for paragraph in page.section(anchor).all("p")] == ["none"]
 
 
 # sections
@@ -212,7 +215,7 @@ def test_a_queue_is_shown_with_what_became_of_its_messages():
         assert part in first[9]
 
 
-def test_a_group_and_a_missing_window_are_told_of():
+def test_groups_and_missing_audit_windows_are_named():
     names = [row[0] for row in rows(parsed(examples.well()).section("queues"))]
     assert "orders.topic.0group billing" in names
     assert "mail.outgoingno audit window" in names
@@ -226,24 +229,25 @@ def test_virtual_hosts_are_named_where_there_are_several():
     assert names == ["/: orders", "shop: orders"]
 
 
-def test_a_hole_says_who_holds_it_since_when_and_how_long():
-    found = rows(parsed(examples.well()).section("holes"))[0]
-    assert found[1:7] == ["51,200", "1", "in flight", "billing-2", "2026-09-15 11:42:48", "47 min 12 s"]
+def test_a_hole_names_its_holder_its_begin_and_its_age():
+    row = rows(parsed(examples.well()).section("holes"))[0]
+    assert row[1:7] == ["51,200", "1", "in flight", "billing-2", "2026-09-15 11:42:48", "47 min 12 s"]
 
 
 def test_deadlines_are_counted_by_queue():
     assert rows(parsed(examples.well()).section("deadlines")) == [["orders", "38", "204,312", "< 0.1 %"]]
 
 
-def test_every_queue_has_a_plot_for_each_stage_that_is_known():
+def test_every_queue_has_a_chart_for_each_known_stage():
     section = parsed(examples.well()).section("latencies")
-    titles = [each.all("title")[0].text for each in section.all("svg")]
+    titles = [drawing.all("title")[0].text for drawing in section.all("svg")]
     assert len(titles) == 4 * 3 - 1
-    assert titles[-1].startswith("orders.topic.0, group billing: ")  # the fewest messages
+    # the queue with fewest messages comes last
+    assert titles[-1].startswith("orders.topic.0, group billing: ")
     assert "Nothing is known" not in section.text
     assert "mail.outgoing: from publish to confirm" not in titles
     for drawing in section.all("svg"):
-        lines = [each.attributes["class"] for each in drawing.all("path")]
+        lines = [line.attributes["class"] for line in drawing.all("path")]
         assert lines == ["line p50", "line p95", "line p99"]
 
 
@@ -255,10 +259,10 @@ def test_queues_that_are_not_drawn_are_counted_and_listed():
 
 
 def test_a_chart_is_as_wide_as_its_queue_has_times():
-    """A queue that was at work for 20 of 60 stretches fills its chart too."""
+    """A queue that was busy in 20 of 60 stretches fills its chart too."""
     section = parsed(examples.well()).section("latencies")
     for drawing in section.all("svg"):
-        (axis,) = (each for each in drawing.all("line") if each.attributes["class"] == "axis")
+        (axis,) = (line for line in drawing.all("line") if line.attributes["class"] == "axis")
         places = [float(x) for x in re.findall(r"[ML]([0-9.]+) ", drawing.all("path")[0].attributes["d"])]
         width = float(axis.attributes["x2"]) - float(axis.attributes["x1"])
         assert max(places) - min(places) > 0.9 * width
@@ -266,14 +270,15 @@ def test_a_chart_is_as_wide_as_its_queue_has_times():
 
 def figures(findings: Findings) -> dict[str, str]:
     section = parsed(findings).section("figures")
-    return {each.all("dt")[0].text: each.all("dd")[0].text for each in section.all("div")}
+    return {tile.all("dt")[0].text: tile.all("dd")[0].text for tile in section.all("div")}
 
 
-def test_what_groups_hold_is_in_flight_at_a_glance_too():
-    assert figures(examples.well())["in flight"] == "32"  # 30 of a queue, 1 of another, 1 of a group
+def test_messages_in_flight_include_those_of_groups():
+    # 30 of a queue, 1 of another, 1 of a group
+    assert figures(examples.well())["in flight"] == "32"
 
 
-def test_what_a_stream_keeps_and_what_waits_for_its_groups_are_not_one_sum():
+def test_messages_kept_in_streams_and_ready_for_groups_have_figures_of_their_own():
     stream = examples.Reader("log-0")
     kept = examples.account(stream, published=300, delivered=0, outcomes={}, ready=300, stream=True)
     read = examples.account(
@@ -287,11 +292,11 @@ def test_what_a_stream_keeps_and_what_waits_for_its_groups_are_not_one_sum():
     assert "kept 300" in row[-1]
 
 
-def test_it_is_said_that_a_message_counts_in_each_queue():
+def test_the_figures_say_that_a_message_counts_in_each_queue():
     assert "once in each queue that took it" in parsed(examples.well()).section("figures").text
 
 
-def test_who_holds_a_hole_has_a_name_and_below_it_an_address():
+def test_the_holder_of_a_hole_has_a_name_and_an_address():
     label = "127.0.0.1:37884 -> 127.0.0.1:5672 billing-1 (consuming) (1) leveret.74f2bcf484a6"
     findings = examples.empty(holes=[examples.hole(examples.BILLING, 9, 10, held_by=label)])
     section = parsed(findings).section("holes")
@@ -301,7 +306,7 @@ def test_who_holds_a_hole_has_a_name_and_below_it_an_address():
 
 def test_dead_letters_have_a_bar_as_long_as_they_are_many():
     section = parsed(examples.well()).section("dead-letters")
-    bars = [float(each.attributes["width"]) for each in section.all("table")[0].all("rect")]
+    bars = [float(bar.attributes["width"]) for bar in section.all("table")[0].all("rect")]
     assert bars == sorted(bars, reverse=True)
     assert bars[0] == 100
 
@@ -315,9 +320,9 @@ def test_returned_messages_are_counted_by_exchange():
 
 
 def test_advice_comes_with_its_sentence():
-    found = rows(parsed(examples.well()).section("advice"))[1]
-    assert found[5] == "40 ms *"
-    assert found[7:] == [
+    row = rows(parsed(examples.well()).section("advice"))[1]
+    assert row[5] == "40 ms *"
+    assert row[7:] == [
         "120",
         "6.8 × as fast",
         "it waits for the next message: 40 ms on the way, 6 ms of work",
@@ -338,8 +343,8 @@ def test_a_long_table_shows_its_first_rows_and_folds_the_others():
 
 
 def test_times_are_shown_in_utc_wherever_the_machine_is():
-    there = examples.TAKEN.astimezone(timezone(timedelta(hours=9)))
-    page = parsed(msgspec.structs.replace(examples.well(), taken=there))
+    in_tokyo = examples.TAKEN.astimezone(timezone(timedelta(hours=9)))
+    page = parsed(msgspec.structs.replace(examples.well(), taken=in_tokyo))
     assert "2026-09-15 12:30:00 UTC" in page.all("header")[0].text
 
 
@@ -359,19 +364,28 @@ def test_a_report_can_always_be_written():
         assert b"\x1b" not in written
 
 
+def test_no_template_switches_escaping_off():
+    templates = list((Path(report.__file__).parent / "templates").iterdir())
+    assert {path.name for path in templates} == {"report.html", "elements.html", "report.css"}
+    for path in templates:
+        assert not re.search(r"\|\s*safe|autoescape", path.read_text("utf-8"))
+
+
 # in a browser
 
 
 @pytest.fixture(scope="module")
 def screen(tmp_path_factory) -> Iterator[browser.Page]:
-    with browser.page(tmp_path_factory.mktemp("browser")) as found:
-        yield found
+    with browser.page(tmp_path_factory.mktemp("browser")) as page:
+        yield page
 
 
 @pytest.mark.needs_browser
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 800, 1280])
 @pytest.mark.parametrize("name", ["lost and doubled", "nasty"])
-def test_a_browser_without_a_network_shows_it_whole(screen: browser.Page, tmp_path: Path, name, width):
+def test_a_browser_without_a_network_shows_the_whole_report(
+    screen: browser.Page, tmp_path: Path, name, width
+):
     path = tmp_path / "report.html"
     path.write_text(report.html(EXAMPLES[name]()), encoding="utf-8")
     screen.open(path, width=width, dark=width == 390)

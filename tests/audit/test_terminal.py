@@ -1,4 +1,4 @@
-"""What of an audit is printed: the verdict first, and only what has something to say."""
+"""The audit on a terminal: the verdict first, and only lists with entries."""
 
 import re
 
@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from leveret.audit.findings import Findings
-from leveret.audit.terminal import MOST_ROWS, Part, summary
+from leveret.audit.terminal import ROWS_MAX, Part, summary
 from tests.audit import examples
 
 
 def titled(findings: Findings, begin: str) -> Part:
-    (found,) = (part for part in summary(findings) if part.title.startswith(begin))
-    return found
+    (titled,) = (part for part in summary(findings) if part.title.startswith(begin))
+    return titled
 
 
 def test_the_verdict_comes_first_and_gives_the_figures():
@@ -36,7 +36,7 @@ def test_the_verdict_counts_what_is_lost_and_doubled():
         (0, 0, 2, "No message is known to be lost or doubled, but 2 files could not be read."),
     ],
 )
-def test_the_verdict_says_what_is_wrong(lost, doubled, damaged, sentence):
+def test_the_verdict_names_lost_doubled_and_damaged(lost, doubled, damaged, sentence):
     account = examples.account(examples.ORDERS, published=5_000, lost=lost, doubled=doubled)
     findings = examples.empty(queues=[account], damage=["segment"] * damaged)
     assert summary(findings)[0].title == sentence
@@ -48,11 +48,11 @@ def test_a_broker_without_messages_has_a_verdict_and_nothing_else():
 
 def test_queues_without_an_audit_window_are_a_reservation():
     assert summary(examples.well())[0].more.startswith("1 of 3 queues has no audit window")
-    audited = [msgspec.structs.replace(each, audited=True) for each in examples.well().queues]
+    audited = [msgspec.structs.replace(account, audited=True) for account in examples.well().queues]
     assert summary(msgspec.structs.replace(examples.well(), queues=audited))[0].more == ""
 
 
-def test_the_queue_in_which_something_is_wrong_comes_first():
+def test_a_queue_with_lost_messages_comes_first():
     wrong = examples.account(examples.MAIL, published=4, lost=1)
     findings = examples.empty(queues=[examples.account(examples.ORDERS, published=900), wrong])
     part = titled(findings, "Queues")
@@ -91,7 +91,7 @@ def test_a_hole_says_who_holds_it_and_for_how_long():
     assert part.rows[1][:4] == (group, "51,210 to 51,215", "ready", "nobody")
 
 
-def test_the_lost_and_the_doubled_are_named():
+def test_lost_and_doubled_messages_are_listed():
     lost, doubled = (
         titled(examples.lost_and_doubled(), "Lost"),
         titled(examples.lost_and_doubled(), "Doubled"),
@@ -105,32 +105,32 @@ def test_the_slowest_stretch_comes_first():
     assert part.rows[0][:2] == ("mail.outgoing", "publish to settlement")
 
 
-def test_the_advice_that_gains_most_comes_first():
+def test_the_advice_with_most_gain_comes_first():
     part = titled(examples.well(), "Advice")
     assert [row[0] for row in part.rows] == ["worker-3 (ctag1.a0)", "worker-1 (ctag1.3f)"]
     assert part.rows[0][3] == "6.8 × as fast"
 
 
-def test_what_has_nothing_to_say_is_not_there():
+def test_empty_lists_are_left_out():
     findings = examples.empty(queues=[examples.account(examples.ORDERS, published=7)])
     assert [part.title for part in summary(findings)][1:] == ["Queues and groups"]
 
 
-def test_a_long_list_is_cut_and_says_how_much_is_left():
+def test_a_long_list_is_cut_and_the_rest_is_counted():
     part = titled(examples.many(), "Holes")
-    assert len(part.rows) == MOST_ROWS
+    assert len(part.rows) == ROWS_MAX
     assert part.more == "and 990 more in the report"
 
 
-def test_what_the_audit_did_not_list_counts_as_left_out():
+def test_lost_messages_that_the_audit_did_not_list_are_counted():
     account = examples.account(examples.ORDERS, published=5_000, lost=1_200)
-    findings = examples.empty(queues=[account], lost=[examples.found(examples.ORDERS, 3, "lost")])
+    findings = examples.empty(queues=[account], lost=[examples.message(examples.ORDERS, 3, "lost")])
     assert titled(findings, "Lost: 1,200 messages").more == "and 1,199 more in the report"
 
 
-def test_holes_that_are_not_listed_count_too():
+def test_holes_that_the_audit_did_not_list_are_counted():
     whole = msgspec.structs.replace(examples.many(), holes_count=70_000)
-    assert titled(whole, "Holes").more == f"and {70_000 - MOST_ROWS:,} more in the report"
+    assert titled(whole, "Holes").more == f"and {70_000 - ROWS_MAX:,} more in the report"
 
 
 def test_every_row_has_a_cell_for_each_column():

@@ -1,21 +1,21 @@
-"""How numbers, times and names are written; most of it is shown by the examples in the modules themselves."""
+"""The form of numbers, times and names; doctests in the modules have most of the examples."""
 
 import doctest
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from leveret.audit import damaged_files, markup, plots, wording
+from leveret.audit import damaged_files, plots, report, wording
 from tests.audit import examples
 
 
 @pytest.mark.parametrize(
-    "module", [wording, markup, plots, damaged_files], ids=lambda module: module.__name__
+    "module", [wording, report, plots, damaged_files], ids=lambda module: module.__name__
 )
 def test_the_examples_of_a_module_hold(module):
-    found = doctest.testmod(module)
-    assert found.attempted > 0
-    assert found.failed == 0
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_duration_keeps_its_unit_when_it_is_rounded(time_ms, written):
     assert wording.duration(time_ms) == written
 
 
-def test_an_age_is_counted_to_the_audit_and_a_time_without_a_zone_is_utc():
+def test_an_age_ends_at_the_audit_and_a_time_without_a_zone_is_utc():
     taken = datetime(2026, 9, 15, 12, tzinfo=UTC)
     assert wording.age(taken - timedelta(minutes=5), taken) == "5 min"
     assert wording.age(datetime(2026, 9, 15, 11, 55), taken) == "5 min"
@@ -47,9 +47,10 @@ def test_names_of_any_bytes_can_be_shown_and_written():
         wording.plain(name).encode("utf-8")
 
 
-def test_nothing_else_is_well_or_a_loss_than_what_is_known_to_be():
+def test_only_known_outcomes_are_good_or_a_loss():
     tones = {
-        wording.tone(each) for each in ("purged", "skipped", "retention", "restart", "before the window", "?")
+        wording.tone(outcome)
+        for outcome in ("purged", "skipped", "retention", "restart", "before the window", "?")
     }
     assert tones == {"neutral"}
     assert (wording.tone("acked"), wording.tone("expired"), wording.tone("damaged")) == (

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.amqp import properties
 from leveret.amqp.tables import Timestamp, Value
-from leveret.broker.queues.death_headers import COUNT_MAX, Reason, bury, carbon_copies, is_cycle
+from leveret.broker.queues.death_headers import COUNT_MAX, Reason, carbon_copies, dead_letter_header, is_cycle
 
 
 def message(headers: Mapping[str, Value] | None = None, **others: Value) -> bytes:
@@ -20,7 +20,7 @@ def message(headers: Mapping[str, Value] | None = None, **others: Value) -> byte
 
 def die(header: bytes, queue: str = "q", reason: Reason = Reason.REJECTED, **others: Any) -> bytes:
     told: dict[str, Any] = {"time_s": 1000, "exchange": "x", "routing_keys": ["key"], **others}
-    return bury(header, queue=queue, reason=reason, **told)
+    return dead_letter_header(header, queue=queue, reason=reason, **told)
 
 
 def deaths(header: bytes) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 from leveret.amqp import properties
 from leveret.broker import auxiliary_logs
 from leveret.broker.queues import deduplication
-from leveret.broker.queues.deduplication import Dedup, Fresh, Kind
+from leveret.broker.queues.deduplication import Dedup, Kind, NewSequences
 from leveret.storage.errors import WriteFailed
 from leveret.storage.log import Log
 from leveret.storage.records import PERSISTENT, Message
@@ -42,7 +42,7 @@ def memory(store: Store) -> Dedup:
 
 def keep(memory: Dedup, store: Store, *messages: Message) -> list[bool]:
     """Stores what is new; which were."""
-    fresh = Fresh(memory)
+    fresh = NewSequences(memory)
     taken = [fresh.take(each) for each in messages]
     transaction = store.transaction()
     memory.write(transaction, fresh)
@@ -89,7 +89,7 @@ def test_one_turn_is_one_record_and_duplicates_are_none(memory: Dedup, store: St
 
 
 def test_what_was_not_committed_is_not_known(memory: Dedup) -> None:
-    assert Fresh(memory).take(message(1))
+    assert NewSequences(memory).take(message(1))
     assert not memory.knows(message(1))
 
 

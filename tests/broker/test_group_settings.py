@@ -57,7 +57,7 @@ def test_a_table_of_ones_own_may_begin_with_another_level() -> None:
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        ({"span": 1}, "there is no setting 'span' of a group; there are consume_timeout_ms, delays, "),
+        ({"span": 1}, "a group has no setting 'span'; its settings are consume_timeout_ms, delays, "),
         ({"mode": "QUERY"}, "a group's mode is 'QUERY'; it can be concurrent or orderly"),
         ({"mode": ["orderly"]}, "a group's mode is ['orderly']; it can be concurrent or orderly"),
         ({"max_span": 0}, "max_span is 0; it must be a whole number of at least 1"),

@@ -45,7 +45,7 @@ def test_a_pattern_is_searched_for_byte_by_byte_as_in_rabbitmq(pattern, name, fo
 def test_a_pattern_that_can_not_be_used_is_refused_with_the_reason(pattern):
     with pytest.raises(PreconditionFailed) as refused:
         check_pattern("read", pattern)
-    assert refused.value.sentence.startswith(f"read: '{pattern}' is no regular expression of RE2: ")
+    assert refused.value.sentence.startswith(f"read: '{pattern}' is not a regular expression of RE2: ")
     assert "no look-around" in refused.value.sentence
 
 

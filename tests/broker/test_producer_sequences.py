@@ -77,8 +77,8 @@ def test_the_short_way_does_not_read_beyond_the_table() -> None:
     span = properties.peek(data).headers
     assert span is not None
     start, stop = span
-    assert producer_sequences.leading(data, start, stop) == (b"p", 7, stop)
-    assert producer_sequences.leading(data, start, stop - 1) is None
+    assert producer_sequences.leading_sequence(data, start, stop) == (b"p", 7, stop)
+    assert producer_sequences.leading_sequence(data, start, stop - 1) is None
 
 
 # what is known

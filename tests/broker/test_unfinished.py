@@ -6,7 +6,7 @@ from pamqp import commands
 from leveret.amqp.frames import BODY, HEADER, METHOD, frame
 from leveret.broker.definitions import PermissionRow
 from leveret.broker.limits import Limits
-from leveret.broker.queries.row_routing import Terms
+from leveret.broker.queries.row_routing import RowOptions
 from leveret.broker.queries.staged_batch_notes import StageName
 from leveret.broker.queries.staged_batches import Stages
 from tests.amqp.session import (
@@ -180,9 +180,11 @@ def test_rows_of_an_uncommitted_batch_are_known_memory_until_they_are_in_a_file(
 ) -> None:
     before = core.broker.memory_bytes
     rows = [(b"", b"q", header_of(50_000), bytes(50_000))] * 4
-    terms = Terms(core.broker.accounts.users["guest"], mandatory=True, unroutable=None, timeout_us=1_000_000)
+    options = RowOptions(
+        core.broker.accounts.users["guest"], mandatory=True, unroutable=None, timeout_us=1_000_000
+    )
     stages = Stages(core.broker.vhosts["/"])
-    stages.write(StageName("query", 0, "stage"), rows, terms)
+    stages.write(StageName("query", 0, "stage"), rows, options)
     publisher.feed(begun(1, 100_000))
     assert 300_000 - 10 <= core.broker.memory_bytes - before < 310_000
     core.store.checkpoint()

@@ -12,7 +12,7 @@ LIMIT_S = 60
 
 
 class Ran(NamedTuple):
-    """What came of a command."""
+    """Exit code and output of a command."""
 
     code: int
     out: bytes
@@ -20,7 +20,7 @@ class Ran(NamedTuple):
 
     @property
     def result(self) -> Any:
-        """The one JSON object on stdout."""
+        """Return the JSON object on stdout."""
         return json.loads(self.out)
 
     @property
@@ -33,12 +33,12 @@ def arguments(*words: object) -> list[str]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """Where no terminal is, whatever this process runs in."""
+    """Return variables for a command without a terminal."""
     return {**os.environ, "LEVERET_URL": url, "TERM": "dumb", "COLUMNS": "200", "NO_COLOR": "1"}
 
 
 def leveret(*words: object, url: str, stdin: bytes = b"") -> Ran:
-    """Runs it to its end."""
+    """Run a command and wait for its end."""
     ran = subprocess.run(
         arguments(*words), input=stdin, capture_output=True, env=environment(url), timeout=LIMIT_S
     )
@@ -46,7 +46,7 @@ def leveret(*words: object, url: str, stdin: bytes = b"") -> Ran:
 
 
 def started(*words: object, url: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Starts it, with pipes to everything that is not given otherwise."""
+    """Start a command with pipes for stdin, stdout and stderr, unless `options` say otherwise."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
     return subprocess.Popen(arguments(*words), env=environment(url), **pipes)
 

@@ -1,4 +1,4 @@
-"""Queues as another client sees them: what commands did is looked at with pika, not with the toolkit."""
+"""Queues as another client sees them: tests inspect what commands did with pika, not with the toolkit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def channel(url: str) -> Iterator[BlockingChannel]:
 
 
 def declare(url: str, queue: str, bodies: Iterable[bytes] = (), **arguments: Any) -> str:
-    """A durable queue with these messages, which are persistent."""
+    """Declare a durable queue and publish persistent messages to it; return its name."""
     with channel(url) as opened:
         opened.queue_declare(queue, durable=True, arguments=arguments)
     put(url, queue, *bodies, delivery_mode=2)
@@ -50,20 +50,21 @@ def depth(url: str, queue: str) -> int:
 
 def wait_until_depth(url: str, queue: str, count: int, *, at_least: bool = False) -> None:
     deadline = time.monotonic() + WAIT_S
-    while (found := depth(url, queue)) != count and not (at_least and found > count):
-        assert time.monotonic() < deadline, f"{found} messages are in '{queue}', not {count}"
-        time.sleep(0.02)  # RabbitMQ tells nobody
+    while (count_now := depth(url, queue)) != count and not (at_least and count_now > count):
+        assert time.monotonic() < deadline, f"{count_now} messages are in '{queue}', not {count}"
+        # RabbitMQ has no event for a changed depth.
+        time.sleep(0.02)
 
 
 def take_all(url: str, queue: str) -> list[Kept]:
-    """Everything that is in the queue, which is empty then."""
-    found = []
+    """Remove all messages from the queue and return them."""
+    messages = []
     with channel(url) as opened:
         while True:
             method, properties, body = opened.basic_get(queue, auto_ack=True)
             if method is None:
-                return found
-            found.append(Kept(body, properties, method.redelivered))
+                return messages
+            messages.append(Kept(body, properties, method.redelivered))
 
 
 def bodies(url: str, queue: str) -> list[bytes]:

@@ -25,7 +25,8 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < deadline, what
-        time.sleep(0.01)  # another process's file: nobody tells
+        # Another process writes the file, without an event.
+        time.sleep(0.01)
 
 
 # --- formats ---------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ def test_bodies_that_lines_can_not_keep_apart_are_said(leveret_url: str, fresh: 
     queue = declare(leveret_url, fresh("ends"), [b"a\nb", b"c"])
     ran = leveret("consume", queue, "--count", 2, url=leveret_url)
     assert (ran.code, ran.out) == (0, b"a\nb\nc\n")
-    assert "line ends are in 1 of the bodies: --format envelope keeps them apart" in ran.err
+    assert "line breaks in 1 of the bodies: --format envelope keeps them apart" in ran.err
 
 
 def test_a_file_for_each_message(leveret_url: str, fresh: Callable[[str], str], tmp_path: Path):
@@ -196,7 +197,7 @@ def test_peeking_elsewhere_says_first_that_it_counts(rabbitmq, fresh: Callable[[
     queue = declare(rabbitmq.url, fresh("peek"), HUNDRED)
     ran = leveret("consume", queue, "--peek", "--count", 3, url=rabbitmq.url)
     assert (ran.code, ran.out.split()) == (0, HUNDRED[:3])
-    warning, end = ran.err.index("each look counts as a delivery"), ran.err.index("3 messages looked at")
+    warning, end = ran.err.index("each peek counts as a delivery"), ran.err.index("3 messages peeked")
     assert warning < end
 
 
@@ -286,7 +287,8 @@ def test_an_ack_that_got_lost_means_that_the_message_comes_again(tmp_path: Path)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert {line["body"].encode() for line in lines} == set(HUNDRED)
         assert broker.depth("q") == 0
-        assert "leveret: " in ran.err  # that the connection was lost, and is back
+        # The lost and the restored connection were reported.
+        assert "leveret: " in ran.err
 
 
 @pytest.mark.real
@@ -300,7 +302,7 @@ def test_a_broker_that_does_not_come_back_is_given_up(tmp_path: Path):
         broker.stop()
         ran = finished(process)
     assert ran.code == 1
-    assert "what was not acked is in the queue" in ran.err
+    assert "unacked messages are back in the queue" in ran.err
 
 
 def test_a_queue_that_is_deleted_is_noticed(leveret_url: str, fresh: Callable[[str], str]):

@@ -14,12 +14,20 @@ from pathlib import Path
 import pytest
 
 from leveret.audit import output_directory
-from leveret.cli.api import Api, Refused
+from leveret.cli.api import Api, ApiError
 from leveret.cli.demo import jobs
 from leveret.cli.demo.broker import Broker
-from leveret.cli.demo.orders import FEWEST, PUBLISHERS, TORN, UNPAID, UNROUTABLE, Plan, number_of
-from leveret.cli.demo.processes import Processes, SceneFailed
-from leveret.cli.demo.records import Deed, Reading, Record
+from leveret.cli.demo.orders import (
+    MALFORMED,
+    NEGATIVE,
+    ORDERS_MIN,
+    PUBLISHERS,
+    UNROUTABLE,
+    Plan,
+    order_number,
+)
+from leveret.cli.demo.processes import DemoFailed, Processes
+from leveret.cli.demo.records import Action, ActionReader, ActionWriter
 from leveret.cli.demo.topology import WORK
 from leveret.cli.demo.worker import OrderFailed, check
 from tests.cli import command
@@ -28,20 +36,20 @@ pytestmark = pytest.mark.real
 
 ORDERS = 3_000
 MANY = 300_000
-"""They are not over before somebody has looked."""
-BAD = TORN + UNPAID
+"""Enough orders that a test can look while they are published."""
+BAD = MALFORMED + NEGATIVE
 ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
 NOBODY = "amqp://nobody.invalid"
 DEMO_S = 600
 GONE_S = 30
 SHOWN = """
-from leveret.cli.demo.display import KILLED, Stage, show
+from leveret.cli.demo.display import KILLED, Display, show
 from leveret.cli.demo.verdict import Check
-from leveret.cli.tables import allow_all_letters
-allow_all_letters()
-with Stage() as stage:
-    stage.note("broker", "killed", KILLED)
+from leveret.cli.tables import escape_unencodable_characters
+escape_unencodable_characters()
+with Display() as display:
+    display.note("broker", "killed", KILLED)
 checks = [Check("table", "all of them, each once", True), Check("work", "1 left", False)]
 show(checks, ["Data is in B\u00fccher"])
 """
@@ -55,33 +63,33 @@ def published(plan: Plan) -> dict[int, bytes]:
 
 
 def test_the_orders_are_the_same_each_time():
-    assert published(Plan(FEWEST)) == published(Plan(FEWEST))
+    assert published(Plan(ORDERS_MIN)) == published(Plan(ORDERS_MIN))
 
 
-@pytest.mark.parametrize("orders", [FEWEST, ORDERS, 20_000])
+@pytest.mark.parametrize("orders", [ORDERS_MIN, ORDERS, 20_000])
 def test_an_order_is_valid_poisonous_or_unroutable_and_one_of_the_valid_ones_hangs(orders):
     plan = Plan(orders)
     assert len(plan.unroutable) == UNROUTABLE
-    assert len(plan.torn) == TORN
-    assert len(plan.unpaid) == UNPAID
+    assert len(plan.malformed) == MALFORMED
+    assert len(plan.negative) == NEGATIVE
     assert len(plan.valid) == orders - UNROUTABLE - BAD
     assert plan.hangs in plan.valid
     assert sorted(published(plan)) == list(range(orders))
 
 
 def test_the_number_of_an_order_is_known_also_when_it_is_torn():
-    assert all(number_of(body) == number for number, body in published(Plan(FEWEST)).items())
+    assert all(order_number(body) == number for number, body in published(Plan(ORDERS_MIN)).items())
 
 
 def test_a_worker_can_do_something_with_the_valid_orders_and_with_no_poisonous_one():
-    plan = Plan(FEWEST)
+    plan = Plan(ORDERS_MIN)
     failed = set()
     for number, body in published(plan).items():
         try:
             check(body)
         except OrderFailed:
             failed.add(number)
-    assert failed == plan.poisonous
+    assert failed == plan.invalid
 
 
 # records
@@ -89,36 +97,41 @@ def test_a_worker_can_do_something_with_the_valid_orders_and_with_no_poisonous_o
 
 def test_what_a_killed_worker_had_written_is_read_up_to_the_last_whole_line(tmp_path):
     path = tmp_path / "worker-1.txt"
-    reading = Reading(path)
-    reading.more()  # nothing is there yet
-    record = Record(str(path))
-    record.add(Deed.DONE, 17)
-    record.add(Deed.FAILED, 18)
+    reading = ActionReader(path)
+    # The file does not exist yet.
+    reading.update()
+    record = ActionWriter(str(path))
+    record.add(Action.DONE, 17)
+    record.add(Action.FAILED, 18)
     with path.open("ab") as file:
         file.write(b"done 1")
-    reading.more()
-    assert reading.numbers == {Deed.DONE: Counter([17]), Deed.FAILED: Counter([18]), Deed.HANGS: Counter()}
+    reading.update()
+    assert reading.numbers == {
+        Action.DONE: Counter([17]),
+        Action.FAILED: Counter([18]),
+        Action.HANGS: Counter(),
+    }
     with path.open("ab") as file:
         file.write(b"9\n")
-    reading.more()
-    assert reading.count(Deed.DONE) == 2
-    assert reading.numbers[Deed.DONE][19] == 1
+    reading.update()
+    assert reading.count(Action.DONE) == 2
+    assert reading.numbers[Action.DONE][19] == 1
 
 
 # what people see
 
 WORKING = """
 import itertools, time
-from leveret.cli.demo.display import Stage
+from leveret.cli.demo.display import Display
 clock = itertools.count(0, 7)
 time.monotonic = lambda: float(next(clock))
-with Stage() as stage:
-    scene = stage.scene("audit")
+with Display() as display:
+    line = display.progress_line("audit")
     for doing in ["Spark is starting"] * 9 + ["Spark reads"] * 9:
-        getattr(scene, "step", scene.tell)(doing)
+        getattr(line, "step", line.tell)(doing)
     for count in range(9):
-        scene.tell(f"{count} messages")
-    scene.end("all is read")
+        line.tell(f"{count} messages")
+    line.end("all is read")
 """
 
 
@@ -138,10 +151,10 @@ def test_where_no_line_can_change_there_is_one_line_for_each_step(environment):
 
 
 def test_on_a_terminal_one_line_changes():
-    said = worked(TERM="xterm", FORCE_COLOR="1", COLUMNS="100")
-    assert "all is read" in said
-    assert "\x1b[2K" in said, "no line is rewritten"
-    assert "… audit" not in said
+    output = worked(TERM="xterm", FORCE_COLOR="1", COLUMNS="100")
+    assert "all is read" in output
+    assert "\x1b[2K" in output, "no line is rewritten"
+    assert "… audit" not in output
 
 
 def test_a_cold_machine_is_told_that_spark_is_starting(tmp_path):
@@ -156,24 +169,24 @@ def test_a_cold_machine_is_told_that_spark_is_starting(tmp_path):
 
 
 def shown(**environment: str) -> command.Ran:
-    """A note and a verdict, on outputs that are as the environment says."""
-    said = subprocess.run(
+    """Return a note and a verdict as printed in an environment."""
+    ran = subprocess.run(
         [sys.executable, "-c", SHOWN], env=command.environment(NOBODY) | environment, capture_output=True
     )
-    return command.ended(said.returncode, said.stdout, said.stderr)
+    return command.ended(ran.returncode, ran.stdout, ran.stderr)
 
 
 def test_an_output_without_any_sign_but_ascii_gets_the_verdict_in_other_marks():
-    said = shown(PYTHONIOENCODING="ascii")
-    assert said.code == 0
-    assert said.lines == [
+    ran = shown(PYTHONIOENCODING="ascii")
+    assert ran.code == 0
+    assert ran.lines == [
         "",
         " + table       all of them, each once",
         " ! work        1 left",
         "",
         r"Data is in B\xfccher",
     ]
-    assert said.err == " x broker      killed\n"
+    assert ran.err == " x broker      killed\n"
 
 
 def test_a_line_is_whole_in_a_file_and_broken_between_words_on_a_terminal_that_is_too_narrow():
@@ -194,9 +207,9 @@ def test_a_process_that_dies_is_named_with_its_last_words(tmp_path):
     async def wait() -> None:
         processes = Processes(tmp_path)
         await processes.start("broken", "json.tool", "--no-such-option")
-        await processes.until(never, "the sky falls", limit_s=30)
+        await processes.wait_until(never, "the sky falls", limit_s=30)
 
-    with pytest.raises(SceneFailed, match=r"broken ended with code 2.*no-such-option.*broken\.log"):
+    with pytest.raises(DemoFailed, match=r"broken ended with code 2.*no-such-option.*broken\.log"):
         asyncio.run(wait())
 
 
@@ -205,31 +218,31 @@ async def for_ever() -> bool:
 
 
 def test_looking_for_something_takes_no_longer_than_waiting_for_it(tmp_path):
-    with pytest.raises(SceneFailed, match=r"the sky falls: that did not happen in 0\.01 s"):
-        asyncio.run(Processes(tmp_path).until(for_ever, "the sky falls", limit_s=0.01))
+    with pytest.raises(DemoFailed, match=r"timeout after 0\.01 s, waiting until the sky falls"):
+        asyncio.run(Processes(tmp_path).wait_until(for_ever, "the sky falls", limit_s=0.01))
 
 
 def test_a_broker_that_misses_a_question_is_asked_again(monkeypatch, tmp_path):
     answers = iter([None, {"messages": 17}])
 
-    async def ask(*path: str) -> object:
+    async def try_get(*path: str) -> object:
         return next(answers)
 
     broker = Broker(Processes(tmp_path), tmp_path)
-    monkeypatch.setattr(broker, "ask", ask)
-    assert asyncio.run(broker.answer("queues", WORK)) == {"messages": 17}
+    monkeypatch.setattr(broker, "try_get", try_get)
+    assert asyncio.run(broker.get("queues", WORK)) == {"messages": 17}
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_was_said():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", vhost="/", answer_s=0.05)
-        with pytest.raises(Refused, match="does not answer: timed out"):
+        with pytest.raises(ApiError, match="does not answer: timed out"):
             api.get("queues", WORK)
 
 
 def test_a_wait_that_is_over_says_for_what(tmp_path):
-    with pytest.raises(SceneFailed, match="the sky falls: that did not happen in 0 s"):
-        asyncio.run(Processes(tmp_path).until(never, "the sky falls", limit_s=0))
+    with pytest.raises(DemoFailed, match="timeout after 0 s, waiting until the sky falls"):
+        asyncio.run(Processes(tmp_path).wait_until(never, "the sky falls", limit_s=0))
 
 
 def test_a_machine_without_java_is_told_so_in_a_sentence(monkeypatch, tmp_path):
@@ -241,20 +254,20 @@ def test_a_machine_without_java_is_told_so_in_a_sentence(monkeypatch, tmp_path):
 
 
 def left_behind(place: Path) -> list[str]:
-    """Processes that still work below this directory."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
+    """Return the command lines of processes that still use this directory."""
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = each.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(place) in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
-    """What it says on stderr, to the line with this word."""
+    """Read stderr until a line contains the word."""
     assert process.stderr is not None
     assert any(word in line for line in process.stderr)
 
@@ -270,11 +283,11 @@ def test_without_spark_everything_else_is_shown_and_holds(tmp_path):
     place = tmp_path / "demo"
     ran = demo("--without-spark", "--orders", ORDERS, "--dir", place, "--json")
     assert ran.code == 0, ran.err
-    assert "without pipeline and audit, which need Spark" in ran.err
+    assert "skipping pipeline and audit, which need Spark" in ran.err
     assert "killed with -9" in ran.err
     result = ran.result
     assert result["holds"]
-    assert [each["name"] for each in result["checks"]] == ["published", "work", "kept", "group"]
+    assert [check["name"] for check in result["checks"]] == ["published", "work", "kept", "group"]
     assert result["receipts"]["confirmed"] == ROUTABLE
     assert result["receipts"]["returned"] == UNROUTABLE
     assert result["work"]["done"]["found"] == VALID
@@ -290,12 +303,12 @@ def test_the_demo_accounts_for_every_message_of_publishers_workers_pipeline_and_
     place = tmp_path / "demo"
     ran = demo("--orders", ORDERS, "--dir", place)
     assert ran.code == 0, ran.out.decode() + ran.err
-    said = ran.out.decode()
-    assert "✘" not in said
-    assert "every message is accounted for" in said
-    assert f"{VALID:,} rows" in said
+    output = ran.out.decode()
+    assert "✘" not in output
+    assert "every message is accounted for" in output
+    assert f"{VALID:,} rows" in output
     report = place / "audit" / "report.html"
-    assert f"The report: {report}" in said
+    assert f"The report: {report}" in output
     assert report.exists()
     found = json.loads((place / "audit" / "findings.json").read_bytes())
     assert len(found["holes"]) == 1
@@ -341,8 +354,8 @@ def test_a_directory_that_is_not_empty_is_refused_and_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     ran = demo("--dir", tmp_path)
     assert ran.code == 1
-    assert "there is something in" in ran.err
-    assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
+    assert "is not empty" in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_demo_needs_some_orders(tmp_path):

@@ -1,9 +1,9 @@
-"""`leveret groups`: the list, the page with its picture, and moves by hand."""
+"""`leveret groups`: the list, the page with its charts, and moves by hand."""
 
 import pytest
 
 from leveret.cli.group_page import describe
-from leveret.cli.partition_chart import picture
+from leveret.cli.partition_chart import chart_signs
 from leveret.cli.tables import Page
 from tests.cli import command
 from tests.cli.api_commands import http, leveret, publish  # noqa: F401  (fixtures)
@@ -31,12 +31,12 @@ def partition(leveret, *words):  # noqa: F811
     return group["partitions"][0]
 
 
-# the picture
+# the chart
 
 
 def drawn(cells, *, start=0, size=1, stuck=None):
     window = {"start": start, "size": size, "stop": start + size * len(cells), "cells": cells}
-    return "".join(sign.glyph for sign in picture(window, stuck=stuck))
+    return "".join(sign.glyph for sign in chart_signs(window, stuck=stuck))
 
 
 def test_each_state_has_its_sign():
@@ -57,7 +57,7 @@ def test_of_many_offsets_in_a_cell_the_one_that_wants_to_be_seen_is():
     assert drawn([[0, 0, 1, 9]]) == "~"
 
 
-def test_a_stuck_one_outside_of_the_picture_marks_nothing():
+def test_a_stuck_one_outside_of_the_chart_marks_nothing():
     assert drawn([[1, 0, 0, 0]], start=10, stuck=3) == "█"
     assert drawn([[1, 0, 0, 0]], start=10, stuck=30) == "█"
 
@@ -111,7 +111,7 @@ def test_a_page_shows_where_each_partition_stands_and_who_holds_it_up(leveret, h
     (stuck,) = [line for line in lines if line.startswith("  0 is with")]
     assert f"{member.tag} since 20" in stuck
     assert stuck.endswith("and holds up the watermark (attempt 1)")
-    (delayed,) = [line for line in lines if line.startswith("  3 comes again at 20")]
+    (delayed,) = [line for line in lines if line.startswith("  3 is redelivered at 20")]
     assert delayed.endswith("(1 attempt, last error: sent back by its member)")
     assert "orders-1  lag 0, end 0" in lines
     assert lines[-1].startswith("█ settled   > in flight   ~ delayed   · waiting   ! stuck")
@@ -122,7 +122,7 @@ def test_a_page_of_many_delays_lists_some_and_counts_the_rest(leveret, http, mem
         member.nack(offset, stream="orders-0")
     http.broker.wait_until(lambda: len(progress(http).delayed) == 10, "all are delayed")
     shown = leveret("groups", "describe", "billing", "--limit", 3).out
-    assert shown.count("comes again at") == 3
+    assert shown.count("is redelivered at") == 3
     assert "  and 7 more are delayed\n" in shown
 
 
@@ -162,9 +162,7 @@ def test_a_page_says_when_nobody_knows_who_holds_it_up(capsys, leveret, http, me
     (group,) = leveret("groups", "describe", "billing", "--json").result
     group["partitions"][0]["stuck"].update(member=None, since_ms=None)
     describe(Page(), group)
-    assert (
-        "  0 is in flight and holds up the watermark; more is than was looked at" in capsys.readouterr().out
-    )
+    assert "  0 is in flight and holds up the watermark; too many are in flight" in capsys.readouterr().out
 
 
 def test_as_a_process_it_draws_into_a_pipe(leveret, http, member):  # noqa: F811
@@ -194,7 +192,7 @@ def test_a_group_is_made_changed_and_deleted(leveret, http, member):  # noqa: F8
         "paused": False,
     }
     assert leveret("groups", "set", "late", "--consume-timeout", "0").err == (
-        "leveret: group 'late' has them: consume_timeout_ms\n"
+        "leveret: group 'late' changed: consume_timeout_ms\n"
     )
     assert leveret("groups", "delete", "late", "--yes").err == "leveret: group 'late' is deleted\n"
     assert [each["name"] for each in leveret("groups", "--json").result] == ["billing"]
@@ -222,7 +220,7 @@ def test_a_group_is_sent_somewhere_else(leveret, http, member):  # noqa: F811
     for words, low in SEEKS:
         ran = leveret("groups", "seek", "billing", *words)
         assert ran.code == 0, words
-        assert ran.err.startswith(f"leveret: group 'billing' goes on from there: orders-0 at {low}")
+        assert ran.err.startswith(f"leveret: group 'billing' continues from: orders-0 at {low}")
         assert partition(leveret)["low"] == low
 
 
@@ -240,7 +238,7 @@ def test_a_group_is_paused_and_goes_on(leveret, http, member):  # noqa: F811
     member.ack(0, stream="orders-0")
     member.take_none()
     assert "concurrent, paused" in leveret("groups", "describe", "billing").out
-    assert leveret("groups", "resume", "billing").err == "leveret: group 'billing' goes on\n"
+    assert leveret("groups", "resume", "billing").err == "leveret: group 'billing' is resumed\n"
     assert member.take(1) == [10]
 
 
@@ -260,14 +258,14 @@ REFUSED = [
     (("create", "new"), 2, "Missing option '--subject'"),
     (("create", "new", "--subject", "orders", "--mode", "fast"), 1, "it can be concurrent or orderly"),
     (("create", "new", "--subject", "orders", "--start", "soon"), 1, "it must be first, last, an offset"),
-    (("set", "billing"), 2, "say what to change"),
+    (("set", "billing"), 2, "give at least one setting to change"),
     (("set", "billing", "--max-span", 0), 1, "max_span is 0; it must be a whole number of at least 1"),
     (("set", "billing", "--delays", ""), 1, "a group needs at least one delay"),
     (("set", "billing", "--delays", "-1s"), 1, "delays contains '-1s'"),
-    (("set", "billing", "--consume-timeout", "soon"), 2, "a time is a number and ms, s, m, h or d"),
+    (("set", "billing", "--consume-timeout", "soon"), 2, "'soon' is not a duration"),
     (("set", "billing", "--mode", "orderly"), 1, "only while it has no members"),
-    (("seek", "billing"), 2, "say where to with one of"),
-    (("seek", "billing", "--to-first", "--to-last"), 2, "say where to with one of"),
+    (("seek", "billing"), 2, "give exactly one of"),
+    (("seek", "billing", "--to-first", "--to-last"), 2, "give exactly one of"),
     (
         ("seek", "billing", "--to-offset", 900, "--partition", "orders-0"),
         1,
@@ -287,8 +285,8 @@ REFUSED = [
     (("redrive", "nope"), 1, "no group 'nope'"),
     (("redrive", "billing", "--limit", 0), 2, "--limit"),
     (("delete", "nope", "--yes"), 1, "no group 'nope'"),
-    (("delete", "billing"), 2, "--yes does it without"),
-    (("--vhost", "/", "describe", "billing"), 2, "options come behind the command: 'describe'"),
+    (("delete", "billing"), 2, "use --yes"),
+    (("--vhost", "/", "describe", "billing"), 2, "put options after the command 'describe'"),
     (
         (
             "--http",

@@ -23,7 +23,7 @@ def three() -> list[Delivery]:
 
 @contextmanager
 def files_no_larger_than(size_bytes: int) -> Iterator[None]:
-    """As on a disk that is full: the write that goes beyond fails, after it has written what fits."""
+    """Limit file sizes like a full disk: a write beyond the limit fails after writing what fits."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
@@ -126,7 +126,7 @@ def test_a_pipe_that_nobody_reads_is_given_up_when_asked():
 
 
 def test_after_the_first_messages_a_pipe_is_fed_by_the_batch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outputs, "_ONE_BY_ONE", 1)
+    monkeypatch.setattr(outputs, "_SINGLE_WRITES", 1)
     source, sink = os.pipe()
     output = Lines(sink, "pipe", "lines")
     read: list[bytes] = []

@@ -21,7 +21,7 @@ ALL_CONFIRMED = {"returned": 0, "nacked": 0, "lost": 0, "unsent": 0, "interrupte
 
 
 def wait_until_confirmed(broker: Broker, count: int) -> None:
-    """So many are in queue `q`, and confirmed; the command may just have been started."""
+    """Wait until queue `q` has `count` confirmed messages."""
     broker.wait_until(
         lambda: broker.depth("q") == count and not broker.server.broker.ledger.wants_sync,
         f"{count} messages are confirmed",
@@ -82,7 +82,7 @@ def test_a_line_that_is_no_json_is_named_and_ends_it(
     file.write_bytes(b"1\n2\n{broken\n4\n")
     ran = leveret("publish", "-q", queue, "-f", "jsonl", file, "--json", url=leveret_url)
     assert ran.code == 1
-    assert "orders.jsonl, line 3: no JSON" in ran.err
+    assert "orders.jsonl, line 3: not JSON" in ran.err
     assert counts(ran.result) == {**ALL_CONFIRMED, "read": 4, "published": 2, "confirmed": 2, "unsent": 2}
     assert bodies(leveret_url, queue) == [b"1", b"2"]
 
@@ -171,7 +171,7 @@ def test_the_file_for_failures_must_not_be_the_one_that_is_read(
     file.write_text('{"body": "a"}\n')
     queue = declare(leveret_url, fresh("same"))
     ran = leveret("publish", "-e", file, "-q", queue, "--failed", file, url=leveret_url)
-    assert (ran.code, "is read already" in ran.err) == (1, True)
+    assert (ran.code, "is also an input" in ran.err) == (1, True)
     assert file.read_text() == '{"body": "a"}\n'
 
 
@@ -236,7 +236,7 @@ def test_of_several_hosts_one_is_enough(leveret_url: str, fresh: Callable[[str],
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-q", "no-such-queue"), "there is no queue 'no-such-queue' (--declare makes it)"),
+        (("-q", "no-such-queue"), "there is no queue 'no-such-queue' (--declare creates it)"),
         (("-x", "no-such-exchange"), "there is no exchange 'no-such-exchange'"),
         (("-q", "q" * 256), "a queue's name has at most 255 bytes, not 256"),
         (("-x", "ü" * 128), "an exchange's name has at most 255 bytes, not 256"),
@@ -321,7 +321,7 @@ def test_a_second_ctrl_c_does_not_wait_for_confirms():
         process.stdin.flush()
         broker.wait_until_depth("q", 1, timeout_s=LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert b"waiting for 1 confirm; Ctrl-C again" in process.stderr.readline()
+        assert b"waiting for 1 confirm; press Ctrl-C again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         ran = finished(process)
     assert (ran.code, ran.result["lost"]) == (1, 1)
@@ -338,7 +338,7 @@ def test_ctrl_c_does_not_wait_for_a_place_in_the_window():
         process.stdin.flush()
         broker.wait_until_depth("q", 1, timeout_s=LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert b"waiting for 1 confirm; Ctrl-C again" in process.stderr.readline()
+        assert b"waiting for 1 confirm; press Ctrl-C again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         ran = finished(process)
     assert (ran.code, ran.result["published"], ran.result["lost"]) == (1, 1, 1)
@@ -378,7 +378,8 @@ def test_a_restart_of_the_broker_costs_nothing():
         ran = finished(process)
         assert (ran.code, ran.result["confirmed"]) == (0, 400), ran.err
         assert [int(body) for body in bodies(broker.url, "q")] == list(range(400))
-        assert "leveret: " in ran.err  # that it was away, and is back
+        # The lost and the restored connection were reported.
+        assert "leveret: " in ran.err
 
 
 def test_a_broker_that_does_not_come_back_is_given_up_and_everything_is_accounted_for(tmp_path: Path):

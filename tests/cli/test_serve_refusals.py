@@ -60,7 +60,7 @@ def test_a_taken_port_is_named_with_the_option_that_helps(
     said = refused(tmp_path, *(word for pair in ports.items() for word in pair))
     assert said == (
         f"leveret: port {taken} ({protocol}) on 127.0.0.1 is taken "
-        f"(stop what has it, or choose another with {option}; 0 is a free one)\n"
+        f"(stop what uses it, or choose another with {option}; 0 picks a free one)\n"
     )
 
 
@@ -82,7 +82,7 @@ def test_a_taken_port_for_tls_is_named(tmp_path: Path, taken: int) -> None:
 def test_one_port_for_two_protocols_is_refused(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     said = refused(tmp_path, "--port", port, "--http-port", 0, "--flight-port", port)
-    assert f"port {port} is wanted for AMQP and for Arrow Flight" in said
+    assert f"--flight-port: listeners.amqp_port and listeners.flight_port are both {port}" in said
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "203.0.113.7"])
@@ -104,7 +104,7 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     said = refused(tmp_path, "--port", 0, "--data-dir", tmp_path / "file")
     assert f"the data directory {tmp_path / 'file'} is a file" in said
     said = refused(tmp_path, "--port", 0, "--data-dir", tmp_path / "file" / "below")
-    assert f"the data directory {tmp_path / 'file' / 'below'} can't be made" in said
+    assert f"the data directory {tmp_path / 'file' / 'below'} can't be created" in said
 
 
 def test_a_data_directory_that_can_not_be_written_is_refused(
@@ -122,7 +122,7 @@ def test_a_wrong_certificate_is_refused_before_anything_is_made(
     assert f"certificate {certificate[1]} and key {certificate[3]} can't be used" in said
     Path(certificate[3]).unlink()
     said = refused(tmp_path, "--port", 0, *certificate)
-    assert f"{certificate[3]} can't be read: No such file or directory (is --tls-key right?)" in said
+    assert f"{certificate[3]} can't be read: No such file or directory (check --tls-key)" in said
     assert not (tmp_path / "data").exists()
 
 
@@ -139,7 +139,7 @@ def test_a_taken_flight_port_alone_is_a_sentence_and_no_dump_of_grpc(tmp_path: P
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
         f"leveret: port {taken} (Arrow Flight) on 127.0.0.1 is taken "
-        "(stop what has it, or choose another with --flight-port; 0 is a free one)\n"
+        "(stop what uses it, or choose another with --flight-port; 0 picks a free one)\n"
     )
 
 

@@ -18,7 +18,7 @@ def test_a_user_is_made_permitted_listed_and_deleted(leveret, http, password):  
     assert (made.code, made.out) == (0, "")
     assert made.err == "leveret: user 'spark' can log in with this password\n"
     may = leveret("users", "permit", "spark", "--read", "^orders$")
-    assert (may.code, may.err) == (0, "leveret: user 'spark' may enter vhost '/'\n")
+    assert (may.code, may.err) == (0, "leveret: permissions of user 'spark' in vhost '/' are set\n")
     assert [line.split() for line in leveret("users", "list").out.splitlines()] == [
         ["user", "tags", "configure", "write", "read"],
         ["guest", "administrator", ".*", ".*", ".*"],
@@ -42,15 +42,15 @@ def test_everything_is_there_as_json(leveret, password):  # noqa: F811
 
 
 REFUSED = [
-    (("create", "new"), 2, "nobody is there to be asked for a password: --password-file"),
+    (("create", "new"), 2, "stdin is not a terminal: use --password-file"),
     (("create", "new", "--password-file", "/nowhere"), 2, "the password can't be read"),
     (("create", "new", "--password-file", "/dev/null"), 1, "a password has at least one character"),
     (("permit", "new", "--read", ".*"), 1, "no user 'new'"),
     (("permit", "guest", "--read", "("), 1, "read: '(' is no regular expression"),
-    (("permit", "guest", "--vhost", "nope"), 1, "has it a virtual host 'nope'?"),
+    (("permit", "guest", "--vhost", "nope"), 1, "has a virtual host 'nope'"),
     (("delete", "new", "--yes"), 1, "no user 'new'"),
     (("delete", "guest", "--yes"), 1, "'guest' is the only administrator"),
-    (("delete", "guest"), 2, "--yes does it without"),
+    (("delete", "guest"), 2, "use --yes"),
 ]
 
 

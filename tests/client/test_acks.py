@@ -80,7 +80,7 @@ def ledger_on(channel: ModelChannel, stale: Callable[[Delivery], None] = lambda 
 
 def delivery(ledger: Ledger, tag: int) -> Delivery:
     ledger.channel.session.deliver(tag)  # type: ignore[attr-defined]
-    ledger.came(tag)
+    ledger.add(tag)
     source = Source(ledger, "q", Codecs())
     return Delivery(source, tag, exchange="", routing_key="q", redelivered=False, header=bytes(14), body=b"")
 

@@ -41,5 +41,5 @@ def test_a_delay_of_nothing_stays_nothing() -> None:
     "wrong", [{"initial_s": -1}, {"multiplier": 0.5}, {"max_s": -1}, {"jitter": -0.1}, {"jitter": 1.1}]
 )
 def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="a backoff has delays"):
+    with pytest.raises(ValueError, match="delays must be at least 0"):
         Backoff(**wrong)

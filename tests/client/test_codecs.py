@@ -102,7 +102,7 @@ def test_a_value_without_content_type_gets_the_one_that_fits_it(value, encoded):
 @pytest.mark.parametrize(
     ("wrap", "place"),
     [
-        (lambda number: number, "the value itself"),
+        (lambda number: number, "the top level"),
         (lambda number: {"id": None, "price": number}, "price"),
         (lambda number: {"lines": [{"price": 1.5}, {"price": number}]}, "lines[1].price"),
         (lambda number: (None, [1.0, number]), "[1][1]"),
@@ -113,7 +113,7 @@ def test_a_value_without_content_type_gets_the_one_that_fits_it(value, encoded):
 def test_a_number_that_json_does_not_have_is_refused_with_its_place(number, wrap, place):
     with pytest.raises(ConversionError) as caught:
         encode(wrap(number))
-    assert f"{number} at {place}" in str(caught.value)
+    assert f"{number} (at {place})" in str(caught.value)
     assert encode(wrap(1.5)).content_type == JSON
 
 
@@ -407,7 +407,7 @@ def test_a_text_becomes_what_a_single_text_can(annotation, text, value):
 
 
 def test_an_annotation_of_which_nothing_can_be_made_is_noticed_before_any_message_comes():
-    with pytest.raises(TypeError, match="no body can be made into"):
+    with pytest.raises(TypeError, match="no body can be converted to"):
         Codecs().converter(Payment | int)
 
 

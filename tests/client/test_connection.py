@@ -413,13 +413,13 @@ def test_a_tenant_that_breaks_is_given_another_try_and_named_in_the_log(
             lodger.refuses = LookupError("out of order")  # type: ignore[assignment]
             connection.add(lodger)
             await lodger.hears("attached", "detached: ConnectionLost")
-            assert "Lodger could not take up its work: out of order" in str(connection.error)
+            assert "Lodger could not use the session: out of order" in str(connection.error)
             lodger.refuses = None
             while await asyncio.wait_for(lodger.told.get(), WAIT_S) != "attached":
                 pass
 
     run(work())
-    assert "Lodger broke" in [record.getMessage() for record in caplog.records]
+    assert "Lodger failed to attach" in [record.getMessage() for record in caplog.records]
 
 
 # topology

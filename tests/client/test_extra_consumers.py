@@ -1,4 +1,4 @@
-"""Queues with a single active consumer: no further consumer gets anything there, and still nobody waits."""
+"""Extra consumers, and queues with a single active consumer, where extra consumers get nothing."""
 
 from __future__ import annotations
 
@@ -44,42 +44,41 @@ class Wire:
             await self.may_cancel.wait()
 
 
-async def relieved(wire: Wire, *waiting: int) -> extra_consumers.Relief:
-    """With a prefetch of 2, and after so many have waited."""
-    found = extra_consumers.Relief(
+async def with_extra_consumers(wire: Wire, *waiting: int) -> extra_consumers.ExtraConsumers:
+    """Return extra consumers for a prefetch of 2, after these numbers of deliveries have waited."""
+    consumers = extra_consumers.ExtraConsumers(
         "q", 2, consume=lambda tag: commands.Basic.Consume(consumer_tag=tag), useless=lambda: None
     )
-    found.begin(cast(Channel, wire))
+    consumers.begin(cast(Channel, wire))
     for number, count in enumerate(waiting, start=1):
-        found.change(count)
-        await until_true(lambda: found._changing is None, "it is done")
-        assert len(found.tags) == number
-    return found
+        consumers.make_room(count)
+        await until_true(lambda: consumers._change_task is None, "the change has ended")
+        assert len(consumers.tags) == number
+    return consumers
 
 
 @on_a_loop
 async def test_what_waits_again_while_consumers_leave_gets_room_again() -> None:
-    """Of the larger one nothing is left to be counted on."""
     wire = Wire()
-    found = await relieved(wire, 2, 4)
-    found.change(0)
+    consumers = await with_extra_consumers(wire, 2, 4)
+    consumers.make_room(0)
     await wire.calls.until(lambda notes: "Basic.Cancel" in notes, "cancel")
-    found.change(4)
+    consumers.make_room(4)
     wire.may_cancel.set()
-    await until_true(lambda: found._changing is None, "it is done")
+    await until_true(lambda: consumers._change_task is None, "the change has ended")
     assert wire.calls[-3:] == ["Basic.Cancel", "Basic.Qos", "Basic.Consume"]
-    found.end()
+    consumers.end()
 
 
 @on_a_loop
 async def test_a_further_consumer_that_the_broker_cancels_is_replaced() -> None:
     wire = Wire()
-    found = await relieved(wire, 2)
-    found.tags.remove(found.tags[0])
-    found.change(2)
-    await until_true(lambda: found._changing is None, "it is done")
+    consumers = await with_extra_consumers(wire, 2)
+    assert consumers.cancelled(consumers.tags[0])
+    consumers.make_room(2)
+    await until_true(lambda: consumers._change_task is None, "the change has ended")
     assert wire.calls == ["Basic.Qos", "Basic.Consume"] * 2
-    found.end()
+    consumers.end()
 
 
 @pytest.mark.parametrize("declared", ["by-us", "by-others"])
@@ -187,8 +186,10 @@ async def test_where_further_consumers_get_something_what_waits_stays_here(
     async with app:
         await fill(app.publisher, queue, [b"bad", *([b"good"] * 10)])
         await calls.reach(2)
-        of_intake = app.listeners[0]._intake._relief
-        await until_true(lambda: of_intake._proved and of_intake._doubting is None, "nobody doubts it")
+        consumers = app.listeners[0]._intake._extra_consumers
+        await until_true(
+            lambda: consumers._is_useful and consumers._check_task is None, "the check has ended"
+        )
         assert app.health().listeners[0].waiting >= 1
         go.set()
         await calls.reach(11)

@@ -52,7 +52,11 @@ async def test_a_return_is_progress_and_a_delivery_says_where_it_is(leveret_brok
         await group.until_done()
     wanted = [(f"orders-{number}", offset, 1, b"%d" % offset) for number in range(3) for offset in range(100)]
     assert sorted(calls) == sorted(wanted)
-    assert [group.partition(lambda each: each.watermark, number) for number in range(3)] == [100, 100, 100]
+    assert [group.partition(lambda partition: partition.watermark, number) for number in range(3)] == [
+        100,
+        100,
+        100,
+    ]
 
 
 @on_a_loop
@@ -108,7 +112,7 @@ async def test_each_group_gets_everything(leveret_broker: Broker) -> None:
         await put(app.publisher, HUNDRED)
         for notes in calls.values():
             await notes.reach(100)
-        assert {(each.queue, each.group) for each in app.health().listeners} == {
+        assert {(listener.queue, listener.group) for listener in app.health().listeners} == {
             ("orders", "billing"),
             ("orders", "shipping"),
         }
@@ -147,12 +151,12 @@ async def test_with_manual_acks_progress_is_what_the_handler_says(leveret_broker
         await put(app.publisher, HUNDRED[:3])
         await deliveries.reach(3)
         await deliveries[2].ack()
-        await group.until(lambda found: found.lag == 2, "one is settled")
-        assert group.partition(lambda each: each.watermark) == 0
+        await group.until(lambda state: state.lag == 2, "one is settled")
+        assert group.partition(lambda partition: partition.watermark) == 0
         await deliveries[0].ack()
         await deliveries[1].ack()
         await group.until_done()
-    assert group.partition(lambda each: each.watermark) == 3
+    assert group.partition(lambda partition: partition.watermark) == 3
 
 
 @on_a_loop
@@ -169,9 +173,9 @@ async def test_a_batch_of_a_group_is_settled_one_by_one(leveret_broker: Broker) 
         await put(app.publisher, HUNDRED[:10])
         await put(app.publisher, HUNDRED[10:20], into=1)
         await sizes.reach(2)
-        await group.until(lambda found: found.lag == 1, "all but one are settled")
+        await group.until(lambda state: state.lag == 1, "all but one are settled")
     assert sizes == [10, 10]
-    assert group.partition(lambda each: each.cursor.progress.reasons) == {7: b"ValueError('seven')"}
+    assert group.partition(lambda partition: partition.cursor.progress.reasons) == {7: b"ValueError('seven')"}
 
 
 @on_a_loop
@@ -187,7 +191,7 @@ async def test_what_was_processed_before_is_progress_without_a_call(leveret_brok
         await put(app.publisher, [b"once"], message_id="m1")
         await calls.reach(1)
         await put(app.publisher, [b"again"], message_id="m1")
-        await group.until(lambda found: found.partitions["orders-0"].watermark == 2, "both are settled")
+        await group.until(lambda state: state.partitions["orders-0"].watermark == 2, "both are settled")
         assert app.listeners[0].counters.duplicates == 1
     assert calls == [b"once"]
 
@@ -226,7 +230,7 @@ async def test_two_members_share_the_work_and_no_message_comes_twice(leveret_bro
             await both.wait()
 
     async with apps[0], apps[1]:
-        await group.until(lambda found: len(found.members) == 2, "both are members")
+        await group.until(lambda state: len(state.members) == 2, "both are members")
         await put(apps[0].publisher, HUNDRED)
         await calls.until(lambda notes: {who for who, _ in notes} == {0, 1}, "work for both")
         both.set()
@@ -256,7 +260,7 @@ async def test_what_a_lost_member_had_comes_to_another_at_once_and_its_late_ack_
         await put(lost.publisher, [b"x"])
         await calls.reach(1)
         async with other:
-            await group.until(lambda found: len(found.members) == 2, "both are members")
+            await group.until(lambda state: len(state.members) == 2, "both are members")
             cut(lost)
             await calls.reach(2)
             if calls[1][0] == "lost":  # it was back before the other's turn came
@@ -264,10 +268,10 @@ async def test_what_a_lost_member_had_comes_to_another_at_once_and_its_late_ack_
             await group.until_done()
             go.set()
             await watch.event("stale")
-            await group.until(lambda found: len(found.members) == 2, "the lost one is a member again")
+            await group.until(lambda state: len(state.members) == 2, "the lost one is a member again")
     assert calls[0] == ("lost", 0, 1)
     assert calls[1][1:] == (0, 2)
-    assert group.partition(lambda each: each.watermark) == 1
+    assert group.partition(lambda partition: partition.watermark) == 1
 
 
 @pytest.mark.parametrize("end", ["restart", "crash"])
@@ -322,14 +326,14 @@ async def test_at_the_end_what_is_begun_is_finished_and_the_rest_is_untouched(le
 
     async with first:
         await put(first.publisher, HUNDRED[:8])
-        await group.until(lambda found: found.in_flight == 8, "all are delivered")
+        await group.until(lambda state: state.in_flight == 8, "all are delivered")
         await begun.reach(2)
         stopping = asyncio.ensure_future(first.stop())
-        await group.until(lambda found: found.in_flight == 2, "what waited is given back")
-        assert not group.see(lambda found: found.members)
+        await group.until(lambda state: state.in_flight == 2, "what waited is given back")
+        assert not group.see(lambda state: state.members)
         go.set()
         await stopping
-    assert group.see(lambda found: found.lag) == 6
+    assert group.see(lambda state: state.lag) == 6
     async with second:
         await calls.reach(6)
         await group.until_done()
@@ -352,11 +356,11 @@ async def test_what_a_listener_gives_holds_for_the_group_and_the_rest_is_the_ope
     async def take(body: bytes) -> None: ...
 
     async with app:
-        await group.until(lambda found: bool(found.members), "it has joined")
-        settings = group.see(lambda found: found.settings)
+        await group.until(lambda state: bool(state.members), "it has joined")
+        settings = group.see(lambda state: state.settings)
         assert (settings.mode, settings.max_span, settings.consume_timeout_ms) == ("concurrent", 500, 1500)
         assert (settings.max_reconsume, settings.delays_ms, settings.first_level) == (3, (500, 10_000), 1)
-        assert group.see(lambda found: [each.prefetch for each in found.members]) == [10]
+        assert group.see(lambda state: [member.prefetch for member in state.members]) == [10]
 
     other = application(leveret_broker.url)
 
@@ -364,10 +368,10 @@ async def test_what_a_listener_gives_holds_for_the_group_and_the_rest_is_the_ope
     async def go_on(body: bytes) -> None: ...
 
     async with other:
-        await group.until(lambda found: bool(found.members), "the other has joined")
-        assert group.see(lambda found: found.settings.max_span) == 500
-        assert group.see(lambda found: found.settings.first_level) == 2
-        assert group.see(lambda found: [each.prefetch for each in found.members]) == [40]
+        await group.until(lambda state: bool(state.members), "the other has joined")
+        assert group.see(lambda state: state.settings.max_span) == 500
+        assert group.see(lambda state: state.settings.first_level) == 2
+        assert group.see(lambda state: [member.prefetch for member in state.members]) == [40]
 
 
 @pytest.mark.parametrize(
@@ -396,7 +400,7 @@ async def test_a_new_group_begins_where_it_is_told_to(
         calls.append(body)
 
     async with app:
-        await group.until(lambda found: bool(found.members), "it has joined")
+        await group.until(lambda state: bool(state.members), "it has joined")
         await put(app.publisher, [b"3"])
         await calls.reach(len(wanted))
         await group.until_done()
@@ -418,7 +422,7 @@ async def test_a_paused_group_is_sent_nothing_until_it_goes_on(leveret_broker: B
         await asyncio.to_thread(group.change, paused=True)
         await put(app.publisher, HUNDRED[1:10])
         assert app.health().ok
-        assert (group.see(lambda found: found.in_flight), group.see(lambda found: found.lag)) == (0, 9)
+        assert (group.see(lambda state: state.in_flight), group.see(lambda state: state.lag)) == (0, 9)
         await asyncio.to_thread(group.change, paused=False)
         await put(app.publisher, HUNDRED[10:11])
         await calls.reach(11)
@@ -458,7 +462,7 @@ async def test_another_mode_than_the_groups_is_refused_and_said(leveret_broker: 
     async def take_in_order(body: bytes) -> None: ...
 
     async with first:
-        await Watched(leveret_broker).until(lambda found: bool(found.members), "the first has joined")
+        await Watched(leveret_broker).until(lambda state: bool(state.members), "the first has joined")
         async with second:
             assert "is concurrent" in (await watch.event("not_consuming"))["error"]
             assert not second.health().ok
@@ -495,14 +499,14 @@ async def test_a_member_that_is_connected_to_a_broker_without_groups_consumes_no
         calls.append(body)
 
     async with app:
-        await group.until(lambda found: bool(found.members), "it has joined")
+        await group.until(lambda state: bool(state.members), "it has joined")
         with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
             can = Session.has
             patched.setattr(Session, "has", lambda self, what: what != "consumer_groups" and can(self, what))
             cut(app)
             assert "has no consumer groups" in (await watch.event("not_consuming"))["error"]
             await put(app.publisher, [b"x"])
-            assert not group.see(lambda found: found.members)
+            assert not group.see(lambda state: state.members)
             assert not calls
         await calls.reach(1)
     assert calls == [b"x"]

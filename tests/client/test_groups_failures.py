@@ -53,7 +53,7 @@ async def come_again(clock: VirtualClock, group: Watched, calls: Notes, delays_s
         await group.until_back()
         count = len(calls)
         await pass_time(clock, delay_s - 0.001)
-        assert group.see(lambda found: found.in_flight) == 0
+        assert group.see(lambda state: state.in_flight) == 0
         await pass_time(clock, 0.001)
         await calls.reach(count + 1)
 
@@ -97,8 +97,8 @@ async def test_what_waits_holds_up_nobody_and_is_not_in_the_way_of_progress(
 
     async with app:
         await put(app.publisher, [b"%d" % number for number in range(100)])
-        await group.until(lambda found: found.lag == 1, "all others are done")
-        assert group.partition(lambda each: each.watermark) == 100
+        await group.until(lambda state: state.lag == 1, "all others are done")
+        assert group.partition(lambda partition: partition.watermark) == 100
         await pass_time(leveret_clock, 10)
         await group.until_done()
     assert sorted(calls) == sorted([0, *range(100)])
@@ -279,15 +279,15 @@ async def test_what_takes_too_long_is_sent_back_on_time_and_its_late_ack_is_harm
 
     async with app:
         await put(app.publisher, [b"stuck", b"x", b"y"])
-        await group.until(lambda found: found.lag == 1, "the others are done")
+        await group.until(lambda state: state.lag == 1, "the others are done")
         await pass_time(leveret_clock, 1.999)
-        assert group.see(lambda found: found.in_flight) == 1
+        assert group.see(lambda state: state.in_flight) == 1
         await pass_time(leveret_clock, 0.001)
         await group.until_back()
         assert reasons(group) == {0: b"no answer within 2000 ms"}
         go.set()
-        await group.until(lambda found: found.stale_acks == 1, "the late ack was seen")
-        assert group.see(lambda found: found.lag) == 1
+        await group.until(lambda state: state.stale_acks == 1, "the late ack was seen")
+        assert group.see(lambda state: state.lag) == 1
         await pass_time(leveret_clock, 5)
         await group.until_done()
         assert connection_of(app).sessions == 1
@@ -312,7 +312,7 @@ async def test_a_timeout_that_an_operator_shortens_holds_for_what_runs_already(
         await put(app.publisher, [b"stuck"])
         await calls.reach(1)
         await pass_time(leveret_clock, 60)
-        assert group.see(lambda found: found.in_flight) == 1
+        assert group.see(lambda state: state.in_flight) == 1
         await asyncio.to_thread(group.change, consume_timeout_ms=60_000)
         await pass_time(leveret_clock, 0.001)
         await group.until_back()
@@ -344,7 +344,7 @@ async def test_a_handler_that_fails_after_its_delivery_went_elsewhere_changes_no
         await pass_time(leveret_clock, 1)
         await group.until_done()
         go.set()
-        await group.until(lambda found: found.stale_acks == 1, "the late verdict was seen")
+        await group.until(lambda state: state.stale_acks == 1, "the late verdict was seen")
         assert connection_of(app).sessions == 1
     assert calls == [1, 2]
     assert await dead_letters(leveret_broker.url) == []
@@ -393,7 +393,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter_with_its_error_and_pro
         await put(app.publisher, [b"bad"], headers={"region": "eu"})
         await come_again(leveret_clock, group, calls, [1, 2])
         await group.until_done()
-        assert group.partition(lambda each: each.watermark) == 1
+        assert group.partition(lambda partition: partition.watermark) == 1
     ((body, headers),) = await dead_letters(leveret_broker.url)
     assert calls == [1, 2, 3]
     assert (body, headers["region"], headers["x-first-death-reason"]) == (b"bad", "eu", "delivery_limit")

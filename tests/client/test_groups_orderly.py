@@ -112,7 +112,7 @@ async def has_been_orderly(broker: Broker, *, partitions: int = 1) -> None:
         """Nothing has been published."""
 
     async with app:
-        await Watched(broker).until(lambda found: bool(found.members), "it has joined")
+        await Watched(broker).until(lambda state: bool(state.members), "it has joined")
 
 
 by_member_or_group = pytest.mark.parametrize("mode", ["orderly", None], ids=["member says", "group says"])
@@ -140,7 +140,7 @@ async def test_after_a_lost_connection_a_partition_waits_for_the_handler_that_st
         await put(app.publisher, TWENTY[:2])
         await calls.reach(1)
         cut(app)
-        await group.until(lambda found: found.in_flight == 1 and bool(found.members), "it is delivered again")
+        await group.until(lambda state: state.in_flight == 1 and bool(state.members), "it is delivered again")
         await put(app.publisher, TWENTY[:1], into=1)
         await calls.reach(3)  # the other partition goes on
         assert [call for call in calls if call[1] == "orders-0"] == [("begins", "orders-0", 0, 1)]
@@ -176,10 +176,10 @@ async def test_what_waited_for_a_worker_when_the_connection_was_lost_does_not_ho
         await put(app.publisher, TWENTY[:1])
         await calls.reach(1)
         await put(app.publisher, TWENTY[:1], into=1)
-        await group.until(lambda found: found.in_flight == 2, "both are delivered")
+        await group.until(lambda state: state.in_flight == 2, "both are delivered")
         await until_true(lambda: app.health().listeners[0].waiting == 1, "the second waits for the worker")
         cut(app)
-        await group.until(lambda found: found.in_flight == 2 and bool(found.members), "both are back")
+        await group.until(lambda state: state.in_flight == 2 and bool(state.members), "both are back")
         go.set()
         await group.until_done()
     assert sorted(calls) == [("orders-0", 1), ("orders-0", 2), ("orders-1", 1)]
@@ -205,15 +205,15 @@ async def test_after_a_seek_a_partition_waits_for_the_handler_that_still_runs(
         await put(app.publisher, TWENTY[:4])
         await calls.reach(1)
         await asyncio.to_thread(
-            group.act, lambda found: found.partitions["orders-0"].seek(2, who=b"test", why=b"a test")
+            group.act, lambda state: state.partitions["orders-0"].seek(2, who=b"test", why=b"a test")
         )
-        await group.until(lambda found: found.in_flight == 1, "the next one is delivered")
+        await group.until(lambda state: state.in_flight == 1, "the next one is delivered")
         await put(app.publisher, TWENTY[:1])
         assert calls == [("begins", 0)]
         go.set()
         await calls.reach(8)
         await group.until_done()
-        assert group.see(lambda found: found.stale_acks) == 1
+        assert group.see(lambda state: state.stale_acks) == 1
     assert calls[1:4] == [("ends", 0), ("begins", 2), ("ends", 2)]
 
 
@@ -225,7 +225,7 @@ async def test_batches_of_an_orderly_group_wait_for_the_batch_that_still_runs(le
 
     @app.group_listener("orders", group="billing", concurrency=4, batch=Batch(2, 0))
     async def take(deliveries: list[Delivery]) -> None:
-        offsets = [(each.offset, each.attempt) for each in deliveries]
+        offsets = [(delivery.offset, delivery.attempt) for delivery in deliveries]
         calls.append(("begins", *offsets))
         if offsets == [(0, 1)]:
             await go.wait()
@@ -235,7 +235,7 @@ async def test_batches_of_an_orderly_group_wait_for_the_batch_that_still_runs(le
         await put(app.publisher, TWENTY[:1])
         await calls.reach(1)
         cut(app)
-        await group.until(lambda found: found.in_flight == 1 and bool(found.members), "it is delivered again")
+        await group.until(lambda state: state.in_flight == 1 and bool(state.members), "it is delivered again")
         await until_true(lambda: app.health().listeners[0].waiting == 1, "and waits")
         await put(app.publisher, TWENTY[:1])  # as long as a batch would have taken to begin, and longer
         assert calls == [("begins", (0, 1))]
@@ -268,9 +268,11 @@ async def test_a_thread_that_does_not_end_by_its_deadline_is_waited_for_before_t
     async with app:
         await put(app.publisher, TWENTY[:1])
         await group.until_back()
-        assert b"did not finish in 2 s" in group.partition(lambda each: each.cursor.progress.reasons[0])
+        assert b"did not finish in 2 s" in group.partition(
+            lambda partition: partition.cursor.progress.reasons[0]
+        )
         await pass_time(leveret_clock, 1)
-        await group.until(lambda found: found.in_flight == 1, "it is delivered again")
+        await group.until(lambda state: state.in_flight == 1, "it is delivered again")
         assert calls == [("begins", 1)]
         go.set()
         await group.until_done()
@@ -288,7 +290,7 @@ async def test_partitions_move_to_a_member_that_comes_and_back_when_it_goes(leve
             calls.append((delivery.partition, delivery.offset, member))
 
     def owners(count: int) -> Any:
-        return lambda found: len({each.owner for each in found.partitions.values()}) == count
+        return lambda state: len({partition.owner for partition in state.partitions.values()}) == count
 
     async def put_everywhere() -> None:
         for number in range(4):
@@ -322,14 +324,16 @@ async def test_at_the_end_what_waits_in_its_lane_is_given_back_untouched(leveret
         await put(app.publisher, TWENTY[:1])
         await calls.reach(1)
         cut(app)
-        await group.until(lambda found: found.in_flight == 1 and bool(found.members), "it is delivered again")
+        await group.until(lambda state: state.in_flight == 1 and bool(state.members), "it is delivered again")
         await put(app.publisher, TWENTY[1:2])
         stopping = asyncio.ensure_future(app.stop())
-        await group.until(lambda found: not found.in_flight, "it is given back")
+        await group.until(lambda state: not state.in_flight, "it is given back")
         go.set()
         await stopping
     assert calls == [(0, 1)]
-    assert group.partition(lambda each: each.cursor.progress.counts) == {0: 1}  # of the lost connection
+    assert group.partition(lambda partition: partition.cursor.progress.counts) == {
+        0: 1
+    }  # of the lost connection
 
 
 # lanes by themselves

@@ -214,7 +214,7 @@ def refused(function: Callable[..., Any], sentence: str, **options: Any) -> None
 
 
 def test_a_handler_takes_something() -> None:
-    refused(lambda: None, "takes nothing")
+    refused(lambda: None, "has no parameters")
 
 
 def test_a_handler_takes_one_body() -> None:
@@ -240,7 +240,7 @@ def test_an_annotation_that_can_not_be_resolved_is_told_by_name() -> None:
 def test_a_batch_handler_takes_a_list() -> None:
     def take(body: bytes) -> None: ...
 
-    refused(take, "is a list", batch=True)
+    refused(take, "must be a list", batch=True)
 
 
 def test_a_generator_is_no_handler() -> None:

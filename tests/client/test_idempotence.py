@@ -371,7 +371,7 @@ def test_the_database_of_another_program_is_left_alone(path, statement):
 
     async def body() -> None:
         seen = SqliteSeen(path)
-        with pytest.raises(SeenFailed, match="another program's"):
+        with pytest.raises(SeenFailed, match="belongs to another program"):
             await seen.remember(["a"])
         await seen.close()
 

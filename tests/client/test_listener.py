@@ -339,7 +339,7 @@ async def test_a_missing_queue_and_lost_connections_make_one_consumer_not_severa
 ) -> None:
     """Each reconnect must not leave a further try behind: two channels share a ledger then."""
     pause_s = 0.5
-    monkeypatch.setattr(subscription, "_AGAIN", Backoff(pause_s, 1.0, pause_s, 0.0))
+    monkeypatch.setattr(subscription, "_BACKOFF", Backoff(pause_s, 1.0, pause_s, 0.0))
     watch = Watch()
     app = application(leveret_broker.url, "other", hooks=watch)
     calls = Notes()

@@ -41,7 +41,7 @@ def made(
     key: str = "key",
 ) -> Envelope:
     envelopes = envelopes or Envelopes("me", Codecs(), hook=None)
-    return envelopes.make(body, key, "ex", mandatory=True, seq=seq, said=said or {})
+    return envelopes.make(body, key, "ex", mandatory=True, seq=seq, given=said or {})
 
 
 def read(envelope: Envelope) -> Mapping[str, Value]:

@@ -150,8 +150,8 @@ async def test_an_empty_queue_is_no_error(amqp_url: str, fresh: Fresh):
 async def test_what_the_filter_leaves_out_stays_in_its_order(amqp_url: str, fresh: Fresh):
     home = declare(amqp_url, fresh("home"))
     parking = parked(amqp_url, home, fresh, 250)
-    found = await redriven(amqp_url, parking, where=lambda message: number_of(message) % 3 == 0)
-    assert found == Redriven(found=250, moved=84, kept=166)
+    result = await redriven(amqp_url, parking, where=lambda message: number_of(message) % 3 == 0)
+    assert result == Redriven(found=250, moved=84, kept=166)
     wait_until_depth(amqp_url, parking, 166)
     assert bodies(amqp_url, home) == numbers(250)[::3]
     assert bodies(amqp_url, parking) == [body for at, body in enumerate(numbers(250)) if at % 3]
@@ -178,9 +178,9 @@ def test_a_filter_that_raises_ends_it_and_nothing_is_lost(amqp_url: str, fresh: 
 def test_no_more_than_the_limit_are_moved(amqp_url: str, fresh: Fresh, limit: int):
     home = declare(amqp_url, fresh("home"))
     parking = parked(amqp_url, home, fresh, 120)
-    found = asyncio.run(redriven(amqp_url, parking, limit=limit))
-    assert found == Redriven(found=120, moved=min(limit, 120), kept=0)
-    wait_until_depth(amqp_url, parking, 120 - found.moved)
+    result = asyncio.run(redriven(amqp_url, parking, limit=limit))
+    assert result == Redriven(found=120, moved=min(limit, 120), kept=0)
+    wait_until_depth(amqp_url, parking, 120 - result.moved)
     assert (bodies(amqp_url, home), bodies(amqp_url, parking)) == (
         numbers(120)[:limit],
         numbers(120)[limit:],
@@ -191,8 +191,8 @@ def test_no_more_than_the_limit_are_moved(amqp_url: str, fresh: Fresh, limit: in
 async def test_the_limit_counts_what_is_moved_and_not_what_is_looked_at(amqp_url: str, fresh: Fresh):
     home = declare(amqp_url, fresh("home"))
     parking = parked(amqp_url, home, fresh, 250)
-    found = await redriven(amqp_url, parking, limit=2, where=lambda message: number_of(message) >= 200)
-    assert (found.moved, bodies(amqp_url, home)) == (2, [b"200", b"201"])
+    result = await redriven(amqp_url, parking, limit=2, where=lambda message: number_of(message) >= 200)
+    assert (result.moved, bodies(amqp_url, home)) == (2, [b"200", b"201"])
     wait_until_depth(amqp_url, parking, 248)
 
 
@@ -202,10 +202,10 @@ async def test_a_rate_makes_the_rounds_small(leveret_broker: Broker, fresh: Fres
     home = declare(url, fresh("home"))
     parking = parked(url, home, fresh, 30)
     moved: list[int] = []
-    found = await redriven(
+    result = await redriven(
         url, parking, rate_per_s=40, on_progress=lambda progress: moved.append(progress.moved)
     )
-    assert found.moved == 30
+    assert result.moved == 30
     assert moved == [20, 30], "no more at a time than half a second's"
 
 
@@ -307,11 +307,11 @@ def test_a_cut_in_the_middle_leaves_each_message_in_one_of_the_two_at_least(
         with Proxy(amqp_url) as proxy:
             fault = proxy.plan(kind, 2 if kind is not PUBLISH else 130, where)
             try:
-                found = await redriven(proxy.url, parking)
+                result = await redriven(proxy.url, parking)
             except ClientError:
                 assert fault.wait()
             else:
-                assert found.moved == 250
+                assert result.moved == 250
 
     asyncio.run(asyncio.wait_for(main(), 4 * WAIT_S))
     moved = bodies(amqp_url, home)
@@ -386,8 +386,8 @@ async def test_parked_mended_and_redriven_every_message_is_processed_once(amqp_u
         await asyncio.to_thread(wait_until_depth, amqp_url, f"{queue}.parked", 10)
         broken = False
         async with Connection(amqp_url) as connection:
-            found = await redrive(connection, f"{queue}.parked", rate_per_s=1000)
-        assert (found.found, found.moved, found.kept) == (10, 10, 0)
+            result = await redrive(connection, f"{queue}.parked", rate_per_s=1000)
+        assert (result.found, result.moved, result.kept) == (10, 10, 0)
         async with asyncio.timeout(WAIT_S):
             await all_done.wait()
     assert sorted(done) == list(range(20))

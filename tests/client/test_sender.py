@@ -343,20 +343,49 @@ def test_exchanges_that_are_gone_are_found_one_after_another() -> None:
     played(work)
 
 
-def test_of_an_exchange_that_was_there_only_the_last_is_known_not_to_be_stored() -> None:
+def test_of_publishes_to_a_deleted_exchange_only_the_last_is_certainly_not_stored() -> None:
     async def work(scripted: ScriptedPublisher) -> None:
         await scripted.ready("", "x")
         receipts = scripted.send("x", "", "x", "", "x", "")
         assert len(await scripted.wrote()) == 6
+        scripted.session.missing = {"x"}
         scripted.refuse_exchange("x")
+        assert await scripted.wrote() == [(4, True), (6, True), (8, False)]
         assert statuses(receipts) == ["lost", "pending", "lost", "pending", "nacked", "pending"]
         assert all("404" in str(receipts[number].cause) for number in (0, 2, 4))
-        assert await scripted.wrote() == [(4, True), (6, True), (8, False)]
+        scripted.session.missing = set()
         scripted.confirm(3, multiple=True)
         (alone,) = scripted.send("x")
         assert await scripted.wrote() == [(9, False)], "somebody declared it again"
         scripted.refuse_exchange("x")
         assert alone.nacked
+
+    played(work)
+
+
+def test_publishes_before_the_culprit_are_confirmed_if_their_exchange_is_declared_again() -> None:
+    async def work(scripted: ScriptedPublisher) -> None:
+        await scripted.ready("", "x")
+        receipts = scripted.send("x", "", "x", "")
+        await scripted.settle_down()
+        scripted.session.written()
+        scripted.refuse_exchange("x")
+        assert await scripted.wrote() == [(3, True), (4, True), (6, False)]
+        scripted.confirm(3, multiple=True)
+        assert statuses(receipts) == ["confirmed", "confirmed", "nacked", "confirmed"]
+
+    played(work)
+
+
+def test_a_message_that_was_accepted_before_another_was_refused_is_never_nacked() -> None:
+    async def work(scripted: ScriptedPublisher) -> None:
+        await scripted.ready("", "x")
+        accepted, culprit = scripted.send("", "x")
+        await scripted.settle_down()
+        scripted.refuse_exchange("x")
+        await scripted.settle_down()
+        scripted.close_channel(406, "PRECONDITION_FAILED - the limit is lower now")
+        assert statuses([accepted, culprit]) == ["lost", "nacked"]
 
     played(work)
 
@@ -457,7 +486,9 @@ def test_many_to_an_exchange_that_was_there_are_sorted_out_quickly() -> None:
         await scripted.ready("", "x")
         receipts = scripted.send(*(["x", ""] * 15_000))
         await scripted.settle_down()
+        scripted.session.missing = {"x"}
         scripted.refuse_exchange("x")
+        await scripted.settle_down()
         assert sum(receipt.lost for receipt in receipts) == 14_999
         assert sum(receipt.nacked for receipt in receipts) == 1
 

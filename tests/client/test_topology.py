@@ -60,7 +60,7 @@ def pika_on(url: str):
     ("make", "text"),
     [
         (lambda: Queue(""), "needs a name"),
-        (lambda: Queue("amq.mine"), "the broker's"),
+        (lambda: Queue("amq.mine"), "reserved for the broker"),
         (lambda: Queue("x" * 256), "at most 255 bytes"),
         (lambda: Queue("ü" * 128), "at most 255 bytes"),
         (lambda: Queue("a\nb"), "line ends"),
@@ -76,16 +76,16 @@ def pika_on(url: str):
         (lambda: Queue("q", type="lazy"), "one of classic"),
         (lambda: Queue("q", dedup=1), "dedup is True or False"),
         (lambda: Queue("q", retry_multiplier=0.5), "at least 1"),
-        (lambda: Queue("q", dead_letter_key="k"), "no dead_letter_exchange"),
-        (lambda: Queue("q", type="quorum", durable=False), "a quorum queue is durable"),
-        (lambda: Queue("q", exclusive=True, arguments={"x-queue-type": "quorum"}), "a quorum queue is"),
+        (lambda: Queue("q", dead_letter_key="k"), "without a dead_letter_exchange"),
+        (lambda: Queue("q", type="quorum", durable=False), "a quorum queue must be durable"),
+        (lambda: Queue("q", exclusive=True, arguments={"x-queue-type": "quorum"}), "a quorum queue must be"),
         (lambda: Queue("q", arguments={"x": object()}), "can't be sent"),
         (lambda: Queue("q", arguments={5: 5}), "can't be sent"),
         (lambda: Queue("q", arguments={"x": 2**64}), "can't be sent"),
         (lambda: Queue("q", arguments=5), "can't be sent"),
         (lambda: Queue("q", max_length=5, arguments={"x-max-length": 5}), "x-max-length is given twice"),
-        (lambda: Exchange(""), "always there"),
-        (lambda: Exchange("amq.mine"), "the broker's"),
+        (lambda: Exchange(""), "always exists"),
+        (lambda: Exchange("amq.mine"), "reserved for the broker"),
         (lambda: Exchange("x", "dircet"), "one of direct, fanout"),
         (lambda: Exchange("x", alternate="y", arguments={"alternate-exchange": "y"}), "given twice"),
         (lambda: Exchange("x", internal=None), "internal is True or False"),
@@ -101,7 +101,7 @@ def pika_on(url: str):
             lambda: Topology(Queue("q", arguments={"x": 1}), Queue("q", arguments={"x": True})),
             "arguments is {'x': 1} and {'x': True}",
         ),
-        (lambda: dead_letter_pair(Queue("q", dead_letter_exchange="")), "always there"),
+        (lambda: dead_letter_pair(Queue("q", dead_letter_exchange="")), "always exists"),
         (lambda: dead_letter_pair(Queue("q", dead_letter_exchange="x"), exchange="y"), "give one of them"),
     ],
 )
@@ -321,7 +321,7 @@ def test_rabbitmq_takes_the_arguments_that_only_leveret_has(amqp_url, fresh: Nam
 
 # --- what exists otherwise -------------------------------------------------------------------------------
 
-# What there is, what is declared, and the argument, declared and found, that is to be shown.
+# What exists, what is declared, and the difference to be shown: argument, declared value, existing value.
 DIFFERENT: list[tuple[Exchange | Queue, Exchange | Queue, str]] = [
     (Queue("q"), Queue("q", durable=False), "durable false true"),
     (Queue("q"), Queue("q", auto_delete=True), "auto_delete true false"),
@@ -376,8 +376,8 @@ def test_a_mismatch_shows_the_difference(amqp_url, fresh: Name, first, second, s
     first, second = replace(first, name=name), replace(second, name=name)
 
     async def body() -> None:
-        found = await shown_difference(amqp_url, first, second)
-        assert found == Difference(str(second), *shown.split(" "))
+        difference = await shown_difference(amqp_url, first, second)
+        assert difference == Difference(str(second), *shown.split(" "))
 
     run(body)
 
@@ -385,8 +385,8 @@ def test_a_mismatch_shows_the_difference(amqp_url, fresh: Name, first, second, s
 @pytest.mark.parametrize(("first", "second", "shown"), ONLY_OURS)
 def test_a_mismatch_of_what_only_leveret_has_shows_the_difference(leveret_broker, first, second, shown):
     async def body() -> None:
-        found = await shown_difference(leveret_broker.url, first, second)
-        assert found == Difference(str(second), *shown.split(" "))
+        difference = await shown_difference(leveret_broker.url, first, second)
+        assert difference == Difference(str(second), *shown.split(" "))
 
     run(body)
 
@@ -395,8 +395,8 @@ def test_a_mismatch_is_shown_even_if_the_text_of_the_broker_is_cut_off(amqp_url,
     name = fresh().ljust(255, "x")
 
     async def body() -> None:
-        found = await shown_difference(amqp_url, Queue(name, max_length=10), Queue(name, max_length=5))
-        assert found == Difference(f"queue '{name}'", "x-max-length", "5", "something else")
+        difference = await shown_difference(amqp_url, Queue(name, max_length=10), Queue(name, max_length=5))
+        assert difference == Difference(f"queue '{name}'", "x-max-length", "5", "something else")
 
     run(body)
 
@@ -463,7 +463,7 @@ def test_a_queue_of_another_connection_alone_is_locked_until_that_ends(amqp_url,
         async with session_on(amqp_url) as session:
             async with session_on(amqp_url) as other:
                 await topology.apply(other.open_channel)
-                with pytest.raises(QueueLocked, match="in use by another connection alone") as caught:
+                with pytest.raises(QueueLocked, match="exclusive to another connection") as caught:
                     await topology.apply(session.open_channel)
                 assert caught.value.retryable
                 assert open_channels(session) == 0

@@ -7,8 +7,8 @@ RabbitMQ 3.10's and ours. The page's test compares them with what `leveret.broke
 from tests.compatibility.claims import Section, State, claim
 
 SUPPORTED, IGNORED, REFUSED, LATER = State.SUPPORTED, State.IGNORED, State.REFUSED, State.LATER
-ONE_NODE = "Checked and kept. There is one node, and nothing to place."
-LOG = "Checked and kept. Every queue is a log on disk, with what fits of it in memory."
+ONE_NODE = "Checked and kept. There is only one node."
+LOG = "Checked and kept. Every queue is a log on disk, with a cache in memory."
 
 QUEUE = (
     claim(
@@ -27,7 +27,7 @@ QUEUE = (
     claim(
         "x-max-length-bytes",
         SUPPORTED,
-        "Bodies are counted, properties are not. A stream counts its files, and lets whole ones go.",
+        "Counts bodies, not properties. A stream counts its files, and deletes whole files.",
         words="bytes_are_counted both_limits a_queue_that_is_too_long",
     ),
     claim(
@@ -47,7 +47,7 @@ QUEUE = (
     claim(
         "x-dead-letter-exchange",
         SUPPORTED,
-        "The copy is on disk before the original goes.",
+        "The copy is on disk before the original is deleted.",
         words="a_rejected_message_is_dead_lettered overflow_is_dead_lettered a_failing_handler dead_letter",
     ),
     claim(
@@ -74,7 +74,8 @@ QUEUE = (
     claim(
         "x-queue-type=stream",
         SUPPORTED,
-        "A log that keeps what was read; any number of readers, each from where it likes, and groups.",
+        "A log that keeps messages after they were read; any number of readers, each from its own "
+        "position, and groups.",
         "x-queue-type & stream",
         words="declaring_a_stream readers_do_not_know everything_that_was_confirmed a_stream",
     ),
@@ -87,7 +88,7 @@ QUEUE = (
     claim(
         "x-dead-letter-strategy",
         IGNORED,
-        "Quorum queues. Checked and kept; dead letters are written at least once, whatever it says.",
+        "Quorum queues. Checked and stored; dead letters are always written at least once.",
         words="an_argument_without_effect inequivalent_arguments",
     ),
     claim("x-queue-mode", IGNORED, LOG, words="an_argument_without_effect inequivalent_arguments"),
@@ -122,13 +123,14 @@ QUEUE = (
     claim(
         "x-max-age",
         SUPPORTED,
-        "Streams: what is older goes, file by file. Refused with 406 on other queues, as in RabbitMQ.",
+        "Streams: older messages are deleted, file by file. Refused with 406 on other queues, as in "
+        "RabbitMQ.",
         words="declaring_a_stream what_is_too_old_goes a_reader_that_is_overtaken arguments_of_streams",
     ),
     claim(
         "x-stream-max-segment-size-bytes",
         SUPPORTED,
-        "Streams: how large their files grow; without it, fitting for `x-max-length-bytes`.",
+        "Streams: the size of their files; by default it depends on `x-max-length-bytes`.",
         words="declaring_a_stream a_reader_that_begins_below what_is_too_much_goes arguments_of_streams",
     ),
     claim(
@@ -140,7 +142,7 @@ QUEUE = (
     claim(
         "any other",
         IGNORED,
-        "Kept, not looked at, not compared: as in RabbitMQ.",
+        "Stored and ignored, and not compared at a second declaration: as in RabbitMQ.",
         "x-unheard-of & queue_declare",
         words="an_unheard_of_argument_of_a_queue",
     ),
@@ -163,20 +165,20 @@ OURS = (
     claim(
         "x-retry-multiplier",
         SUPPORTED,
-        "The delay grows by it; 2 without it.",
+        "Each further return multiplies the delay by this; 2 by default.",
         words="the_delay a_multiplier",
     ),
-    claim("x-retry-delay-max-ms", SUPPORTED, "And not beyond this.", words="the_delay a_multiplier"),
+    claim("x-retry-delay-max-ms", SUPPORTED, "The largest delay.", words="the_delay a_multiplier"),
     claim(
         "x-dedup",
         SUPPORTED,
-        "What a producer (`x-producer`) sends twice under one number (`x-seq`) is stored once.",
+        "A message that a producer (`x-producer`) sends twice with one number (`x-seq`) is stored once.",
         words="a_sequence_is_stored_once_and_confirmed the_set_is_exact it_survives",
     ),
     claim(
         "x-dedup-window",
         SUPPORTED,
-        "How far below the highest numbers are remembered; 100,000 without it.",
+        "How far below the highest one numbers are remembered; 100,000 by default.",
         words="below_the_window",
     ),
     claim(
@@ -188,7 +190,7 @@ OURS = (
     claim(
         "x-audit-bodies",
         SUPPORTED,
-        "Whether the message itself is kept as long.",
+        "Whether the message itself is kept as long as its account.",
         words="with_bodies",
     ),
 )
@@ -270,7 +272,7 @@ EXCHANGE_ARGUMENTS = (
     claim(
         "any other",
         IGNORED,
-        "Kept, not looked at, not compared: as in RabbitMQ.",
+        "Stored and ignored, and not compared at a second declaration: as in RabbitMQ.",
         "x-unheard-of & exchange_declare",
         words="an_unheard_of_argument",
     ),
@@ -286,7 +288,7 @@ BINDING_ARGUMENTS = (
     claim(
         "any other",
         SUPPORTED,
-        "What a headers exchange compares; for other types it tells bindings apart.",
+        "A headers exchange compares it; for other types it distinguishes bindings.",
         "queue_bind & arguments=",
         words="bindings_differ headers_routing",
     ),
@@ -310,27 +312,27 @@ CONSUMER = (
     claim(
         "x-peek",
         SUPPORTED,
-        "Ours. The consumer is shown what is ready; nothing about it changes. An ack makes room for more.",
+        "Leveret's. The consumer sees ready messages without changing them. An ack makes room for more.",
         "PEEK & consume",
         words="looking_leaves_no_trace looking_never_reaches an_ack_asks_for_more",
     ),
     claim(
         "x-begun-marks",
         SUPPORTED,
-        "Ours: a delivery counts as a try when the consumer has begun with it.",
+        "Leveret's: a delivery counts as an attempt when the consumer has begun to process it.",
         words="what_is_lost_before_it_was_begun consumers_that_mark_nothing consumers_of_both_kinds",
     ),
     claim(
         "x-cancel-on-ha-failover",
         IGNORED,
-        "Checked. There is no mirror to fail over to.",
+        "Checked. There are no mirrored queues.",
         words="a_consumers_argument",
     ),
     claim("x-credit", IGNORED, "RabbitMQ's AMQP 1.0 plugin uses it.", words="a_consumers_argument"),
     claim(
         "x-stream-offset",
         SUPPORTED,
-        "Streams: `first`, `last`, `next`, an offset, a timestamp, how long ago (`1h`). 406 on other queues.",
+        "Streams: `first`, `last`, `next`, an offset, a timestamp, or an age (`1h`). 406 on other queues.",
         words="a_reader_begins_where_it_says reading_a_stream_from reading_what_comes_next a_stream_offset",
     ),
     claim("any other", IGNORED, "As in RabbitMQ.", "x-unheard-of & consume", words="a_consumers_argument"),
@@ -340,49 +342,51 @@ GROUPS = (
     claim(
         "x-group",
         SUPPORTED,
-        "On a stream or a topic: its consumer is a member of this group. Acks are progress, nacks returns.",
+        "On a stream or a topic: the consumer is a member of this group. An ack settles a message, a "
+        "nack returns it.",
         "x-group",
         words="groups_are_independent only_the_stuck_message progress_is_the_lowest",
     ),
     claim(
         "x-group-mode",
         SUPPORTED,
-        "`concurrent`, or `orderly`: one message of a partition at a time, and its owner's alone.",
+        "`concurrent`, or `orderly`: each partition has one member, which gets one message at a time.",
         "x-group & mode=orderly",
         words="in_orderly_mode_there_is_one in_orderly_mode_a_failure",
     ),
     claim(
         "x-group-start",
         SUPPORTED,
-        "Where a new group begins: `first` (the default), `last`, an offset, a timestamp, or how long ago.",
+        "Where a new group begins: `first` (the default), `last`, an offset, a timestamp, or an age.",
         "x-group & start=",
         words="a_new_group_begins",
     ),
     claim(
         "x-group-max-span",
         SUPPORTED,
-        "How far deliveries may run ahead of the lowest message that is unsettled.",
+        "How far deliveries may be ahead of the lowest message that is neither settled nor sent back.",
         "x-group & max_span=",
         words="nothing_is_delivered_beyond the_span_can_be_changed",
     ),
     claim(
         "x-group-consume-timeout",
         SUPPORTED,
-        "When a delivery is taken back, in ms; 0: never.",
+        "How long a delivery may take, in ms; 0: no limit.",
         "x-group & consume_timeout=",
         words="every_delivery_has_its_own a_timeout_counts a_shorter_timeout",
     ),
     claim(
         "x-group-max-reconsume",
         SUPPORTED,
-        "How often a message may come back before it is a dead letter, in `%DLQ%` and the group's name.",
+        "How often a message may come back before it goes to the dead-letter queue, `%DLQ%` and the "
+        "group's name.",
         "x-group & max_reconsume=",
         words="after_the_last_attempt with_no_limit",
     ),
     claim(
         "x-group-delays",
         SUPPORTED,
-        "After which time a message is back, by level: `1s 5s`, or milliseconds in a list.",
+        "The delay of each level: `1s 5s`, or a list of milliseconds.",
         "x-group & delays=",
         words="a_table_of_ones_own any_table a_delay_of_nothing",
     ),

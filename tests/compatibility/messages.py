@@ -6,7 +6,7 @@ The page's test compares the properties with pamqp's list and the capabilities w
 from tests.compatibility.claims import Claim, Section, State, claim
 
 SUPPORTED, IGNORED, REFUSED, LATER = State.SUPPORTED, State.IGNORED, State.REFUSED, State.LATER
-CARRIED = "Carried, not looked at."
+CARRIED = "Passed on unchanged."
 
 
 def _carried(name: str) -> Claim:
@@ -36,12 +36,16 @@ PROPERTIES = (
         words="the_highest_comes_first a_late_high a_queue_with_priorities",
     ),
     claim(
-        "user_id", SUPPORTED, "Must be one's own, or 406.", "user_id=", words="the_user_id a_forged_user_id"
+        "user_id",
+        SUPPORTED,
+        "Must be the name of the logged-in user, or 406.",
+        "user_id=",
+        words="the_user_id a_forged_user_id",
     ),
     claim(
         "reply_to",
         SUPPORTED,
-        "`amq.rabbitmq.reply-to` is replaced by the channel's address; else carried.",
+        "`amq.rabbitmq.reply-to` is replaced by the channel's address; other values are passed on.",
         "reply_to= & amq.rabbitmq.reply-to",
         words="direct_reply_to a_reply",
     ),
@@ -71,7 +75,7 @@ HEADERS = (
     claim(
         "CC", SUPPORTED, "Further routing keys.", words="cc_and_bcc copies_go a_dead_letter_with_a_new_key"
     ),
-    claim("BCC", SUPPORTED, "Likewise, and removed.", words="cc_and_bcc copies_go"),
+    claim("BCC", SUPPORTED, "Further routing keys; the header is removed.", words="cc_and_bcc copies_go"),
     claim(
         "x-death",
         SUPPORTED,
@@ -92,7 +96,7 @@ HEADERS = (
     claim(
         "x-last-death-*",
         SUPPORTED,
-        "Likewise; RabbitMQ has them from 3.13 on.",
+        "queue, reason, exchange; RabbitMQ has them from 3.13 on.",
         "x-last-death-queue",
         "x-last-death-reason",
         "x-last-death-exchange",
@@ -106,49 +110,51 @@ HEADERS = (
     claim(
         "x-delivery-tag",
         SUPPORTED,
-        "Published to `amq.leveret.requeue`: the delivery that goes back.",
+        "In a publish to `amq.leveret.requeue`: the tag of the delivery to return.",
         words="a_delivery_comes_back_after the_delay_is_chosen an_unknown_tag",
     ),
     claim(
         "x-delay",
         SUPPORTED,
-        "Published to `amq.leveret.requeue`: when it is back, in ms. Not yet with `x-delayed-message`.",
+        "In a publish to `amq.leveret.requeue`: the delay in ms. Not yet with `x-delayed-message`.",
         words="a_delivery_comes_back_after the_delay_is_chosen the_delay_overrules",
     ),
     claim(
         "x-counted",
         SUPPORTED,
-        "Published to `amq.leveret.requeue`: false if this was no attempt.",
+        "In a publish to `amq.leveret.requeue`: false if this does not count as an attempt.",
         words="what_was_not_a_try",
     ),
     claim(
         "x-begun",
         SUPPORTED,
-        "Published to `amq.leveret.requeue`: a consumer with `x-begun-marks` begins with it.",
+        "In a publish to `amq.leveret.requeue`: a consumer with `x-begun-marks` begins to process the "
+        "delivery.",
         words="what_is_lost_before_it_was_begun the_limit_counts_only a_tag_that_is_not_outstanding",
     ),
     claim(
         "x-consumer-lost",
         SUPPORTED,
-        "The consumer that had begun with the message was lost; on the next delivery.",
+        "On the next delivery after a consumer that had begun to process the message was lost.",
         words="that_a_consumer_was_lost_is_told",
     ),
     claim(
         "x-error",
         SUPPORTED,
-        "Published to `amq.leveret.requeue`: what went wrong. Dead letters of groups say it again.",
+        "In a publish to `amq.leveret.requeue`: the reason. Dead letters of groups have it too.",
         words="a_member_can_choose after_the_last_attempt_it_is",
     ),
     claim(
         "x-stream-offset",
         SUPPORTED,
-        "On every delivery from a stream: its place in it. A publisher's own is replaced.",
+        "On every delivery from a stream: the offset of the message. A header of this name from the "
+        "publisher is replaced.",
         words="a_delivery_tells_its_offset messages_keep_their_properties_in_a_stream",
     ),
     claim(
         "x-stream",
         SUPPORTED,
-        "On every delivery to a member of a group: the stream it is from.",
+        "On every delivery to a member of a group: the stream of the message.",
         words="deliveries_tell_where messages_reach_a_group",
     ),
     claim(
@@ -160,13 +166,13 @@ HEADERS = (
     claim(
         "x-producer",
         SUPPORTED,
-        "On queues with `x-dedup`: who counts.",
+        "On queues with `x-dedup`: the name of the producer.",
         words="a_sequence_is_stored_once_and_confirmed producers_count",
     ),
     claim(
         "x-seq",
         SUPPORTED,
-        "On queues with `x-dedup`: the number under which a message is stored once.",
+        "On queues with `x-dedup`: the producer's number of the message, which is stored once.",
         words="a_sequence_is_stored_once_and_confirmed the_set_is_exact the_largest",
     ),
 )
@@ -175,13 +181,13 @@ CLIENT_CAPABILITIES = (
     claim(
         "authentication_failure_close",
         SUPPORTED,
-        "A refused login is told with 403; without it the socket is closed.",
+        "A refused login is answered with 403; without this capability the socket is closed.",
         words="failing_logins login password",
     ),
     claim(
         "consumer_cancel_notify",
         SUPPORTED,
-        "`basic.cancel` is sent; without it nothing is.",
+        "`basic.cancel` is sent to this client; without this capability it is not.",
         "capabilities= & basic_consume",
         "capabilities= & consume",
         "consumer_cancel_notify & basic_consume",
@@ -190,7 +196,8 @@ CLIENT_CAPABILITIES = (
     claim(
         "connection.blocked",
         SUPPORTED,
-        "`connection.blocked` is sent; without it the client is slowed without a word.",
+        "`connection.blocked` is sent to this client; without this capability it is held back without "
+        "notice.",
         "connection.blocked & set_alarm & capabilities=",
         "add_on_connection_blocked_callback",
         words="only_a_client_with a_publisher_is_told",
@@ -198,7 +205,7 @@ CLIENT_CAPABILITIES = (
     claim(
         "other capabilities",
         IGNORED,
-        "`publisher_confirms`, `basic.nack` …: what the client asks for is done.",
+        "`publisher_confirms`, `basic.nack` …: not needed; these methods work for every client.",
         "start_ok",
         "capabilities=",
         words="a_client_without a_whole_handshake",
@@ -206,7 +213,7 @@ CLIENT_CAPABILITIES = (
     claim(
         "connection_name",
         SUPPORTED,
-        "A client property: the connection is called so.",
+        "A client property: the name of the connection.",
         words="a_connection_is_called",
     ),
 )
@@ -246,7 +253,7 @@ HANDSHAKE = (
     claim(
         "AMQP 0-9-1",
         SUPPORTED,
-        "Other protocol headers are answered with ours.",
+        "Other protocol headers are answered with the header of AMQP 0-9-1.",
         "HEADER & read_until",
         "PROTOCOL_HEADERS",
         words="a_protocol_header wrong_protocol",
@@ -264,7 +271,7 @@ HANDSHAKE = (
     claim(
         "heartbeats",
         SUPPORTED,
-        "Both ways; a peer silent for two intervals is dead.",
+        "In both directions; a peer that is silent for two intervals is disconnected.",
         "heartbeat=",
         "heartbeats",
         words="heartbeats a_client_that_falls_silent a_heartbeat",
@@ -272,7 +279,7 @@ HANDSHAKE = (
     claim(
         "frame_max",
         SUPPORTED,
-        "Whatever is agreed, from 4,096 bytes on.",
+        "Negotiated; at least 4,096 bytes.",
         "tune_ok",
         "frame_max=",
         "frame_max",

@@ -34,7 +34,8 @@ CONNECTION = (
     _method(
         "connection.start",
         SERVER,
-        "Says that it is Leveret, and RabbitMQ's version for clients that gate features on it.",
+        "Names Leveret as the product, with RabbitMQ's version number for clients that check it for "
+        "features.",
         "start & start_ok & tune_ok",
         words="handshake",
     ),
@@ -87,7 +88,7 @@ CONNECTION = (
     _method(
         "connection.update-secret",
         CLIENT,
-        "Passwords of our users do not run out; as with RabbitMQ's own users, nothing changes.",
+        "Passwords of Leveret's users do not expire. Nothing changes, as for RabbitMQ's own users.",
         "connection_update_secret",
         "update_secret",
         words="secret",
@@ -100,7 +101,7 @@ CHANNEL = (
     _method(
         "channel.close",
         CLIENT,
-        "What the channel held is requeued.",
+        "Unacked deliveries of the channel are requeued.",
         words="opening_and_closing what_a_closing_channel a_closed_channel",
     ),
     _method(
@@ -117,7 +118,7 @@ ACCESS = (
     _method(
         "access.request",
         CLIENT,
-        "From AMQP 0-8. Access is granted, as in RabbitMQ; what counts are permissions.",
+        "From AMQP 0-8. Always granted, as in RabbitMQ; permissions decide.",
         "access.request",
         words="access",
         state=IGNORED,
@@ -200,7 +201,7 @@ BASIC = (
     _method(
         "basic.ack",
         SERVER,
-        "A confirm; of a persistent message in a durable queue after it is on disk.",
+        "A confirm. For a persistent message in a durable queue it is sent when the message is on disk.",
         "confirm_select & publish",
         "confirm_delivery",
         answers="",
@@ -216,7 +217,7 @@ BASIC = (
     _method(
         "basic.nack",
         SERVER,
-        "A publish that was refused; why is logged and counted.",
+        "A refused publish; the reason is logged and counted.",
         "confirm_select & reject-publish",
         "NackError",
         "confirm_delivery & reject-publish",

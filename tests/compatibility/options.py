@@ -35,7 +35,7 @@ OPTIONS = (
     claim(
         "queue.declare with an empty name",
         SUPPORTED,
-        "The broker makes up `amq.gen-…`.",
+        "The broker generates a name `amq.gen-…`.",
         "queue_declare",
         words="names_made_by_the_server server_named",
     ),
@@ -121,7 +121,7 @@ OPTIONS = (
     claim(
         "basic.nack requeue",
         SUPPORTED,
-        "To the old place.",
+        "The message goes back to its place in the queue.",
         "basic_nack",
         words="requeueing a_nacked_message_comes requeued",
     ),

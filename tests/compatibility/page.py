@@ -1,6 +1,6 @@
 """The compatibility page as text: the claims with their tests, and the deviations with their reasons.
 
-The rule: nothing is written when a claim that needs a test has none; `missing` says which.
+The rule: the page is not written while a claim that needs a test has none; `missing` names these claims.
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,18 @@ SHOWN_CHARACTERS_MAX = 240
 PREFACE = """\
 # What of AMQP 0-9-1 and RabbitMQ works
 
-Leveret speaks AMQP 0-9-1 with RabbitMQ's extensions; where its own rules end, RabbitMQ 3.10.8 decides. This
-page is written by `make docs`: what works or not is a table in `tests/compatibility/`, the tests beside it
-are found in their sources, and a claim without a test is an error. Do not edit it by hand:
-`tests/test_compatibility_page.py` notices.
+Leveret implements AMQP 0-9-1 with RabbitMQ's extensions. Where the specification leaves a choice, it
+follows RabbitMQ 3.10.8. `make docs` writes this page: do not edit it by hand, because
+`tests/test_compatibility_page.py` compares it. The states and notes are tables in `tests/compatibility/`.
+The tests in the last column are found in their sources, and a claim without a test is an error.
 
 - **supported**: as in RabbitMQ, or better where the note says so.
-- **accepted without effect**: nobody gets an error, and nothing depends on it.
+- **accepted without effect**: no error, and no effect.
 - **not supported yet**: planned. **not supported**: not planned; the note says what happens.
 
-The names in the last column are tests. Those in `tests/differential/scenarios/` are played against RabbitMQ
-and against Leveret, and what comes back is compared line by line; one of them is run with
-`pytest tests/differential -k purging_a_priority_queue`. All others run with `pytest <name>`. There are more
-tests than the three at most that are shown.
+Tests in `tests/differential/scenarios/` run against RabbitMQ and against Leveret, and the answers are
+compared line by line. Run one of them with `pytest tests/differential -k purging_a_priority_queue`. All
+other tests run with `pytest <name>`. The page shows at most three tests for each claim; there are more.
 """
 
 
@@ -93,8 +92,8 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
 
 def _deviations() -> Iterator[str]:
     yield "## Known deviations from RabbitMQ 3.10.8\n"
-    yield "From [`deviations.py`](../../tests/differential/deviations.py): all in which the two may differ"
-    yield "in the differential tests. Both sides are checked: a deviation that is gone fails its test.\n"
+    yield "[`deviations.py`](../../tests/differential/deviations.py) lists the only differences that the"
+    yield "differential tests allow. Both sides are checked: the test of a difference that is gone fails.\n"
     yield "Everywhere:\n"
     for rewrite in REWRITES:
         if not rewrite.reason.startswith("As above"):
@@ -122,7 +121,7 @@ def _deviation(deviation: Instead) -> str:
 
 
 def _answers(lines: tuple[str, ...]) -> list[str]:
-    """What a server said; the names of its channels and what the client said are left out."""
+    """Return the answers of a server, without the names of its channels and the lines of the client."""
     return [line.partition(" < ")[2] or line.strip() for line in lines if " > " not in line]
 
 

@@ -33,17 +33,17 @@ REWRITES: Sequence[Rewrite] = (
     Rewrite(
         r"server_properties=\{'capabilities': (\{.*?\}).*?'version': '([^']*)'.*?\}",
         r"server_properties={'capabilities': \1, 'version': '\2'}",
-        "Product, platform, copyright, information and cluster name are each server's own.",
+        "Product, platform, copyright, information and cluster name differ between the servers.",
     ),
     Rewrite(
         r"(?:, )?'(?:begun_marks|consumer_groups|delayed_requeue|publisher_dedup|queue_peek)': True",
         "",
-        "Leveret can do more, and announces it.",
+        "Leveret announces further capabilities.",
     ),
     Rewrite(
         r"headers=\{'x-delivery-count': \w:\d+\} ?",
         "",
-        "Leveret counts deliveries on every queue, and tells from the second one on.",
+        "Leveret counts deliveries on every queue, and shows the count from the second delivery on.",
     ),
     Rewrite(r", 'x-delivery-count': \w:\d+", "", "As above, behind headers of the publisher."),
     Rewrite(r"'x-delivery-count': \w:\d+, ", "", "As above, before headers of the publisher."),
@@ -55,26 +55,26 @@ REWRITES: Sequence[Rewrite] = (
     Rewrite(
         r"('x-death': \[.*?\{'count': )I:(\d)",
         r"\1l:\2",
-        "Counts in an x-death of the publisher's own making are kept, in 64 bits.",
+        "Counts in an x-death header that a publisher has set itself are kept, in 64 bits.",
     ),
     Rewrite(r"\\n +", "", "Erlang breaks long terms into lines."),
 )
 
 SOCKET_CLOSED = "a.0 < (the server closed the socket)"
-CRASH = "RabbitMQ's reader crashes and drops the socket; a peer that did wrong is told what."
-CHECK_CRASH = "RabbitMQ's check crashes, and the connection with it; the client is told what was wrong."
+CRASH = "RabbitMQ's reader crashes and drops the socket. Leveret tells the peer what was wrong."
+CHECK_CRASH = "RabbitMQ's check crashes and ends the connection. Leveret tells the client what was wrong."
 NO_OFFSET = '{invalid_stream_offset_arg,{longstr,<<"abc">>}}'
 NO_RECOVERY = "NOT_IMPLEMENTED - basic.recover not supported by stream queues queue 's' in vhost '/'"
 OVERRUN = (
     "RabbitMQ's count of missing bytes becomes negative, and the channel is silent from then on. "
-    "The book asks for an error."
+    "The specification asks for an error."
 )
 TOO_LONG = (
     "a.0 < connection.close reply_code=505 reply_text='UNEXPECTED_FRAME - the content body is longer "
     "than its header says' class_id=60 method_id=40"
 )
 
-AT_THE_METHOD = "RabbitMQ refuses a publish when its body is whole, and keeps the body until then."
+AT_THE_METHOD = "RabbitMQ refuses a publish when its body is complete, and keeps the body until then."
 
 
 def _told(code: int, sentence: str, class_id: int, method_id: int) -> str:
@@ -147,13 +147,15 @@ INSTEAD: Sequence[Instead] = (
             "message_count=1 {} b'in the way'",
             "  = full: 1 ready, 0 consumers",
         ),
-        "A queue that refuses publishes takes dead letters: dropped, they would be in no queue at all.",
+        "A queue that refuses publishes still accepts dead letters. If they were dropped, no queue would "
+        "have them.",
     ),
     Instead(
         "tx.commit_publishes_before_it_settles",
         (_second(redelivered=False, body="new"),),
         (_second(redelivered=True, body="old"),),
-        "A commit is one change: what it returns is back in its place, before what it publishes.",
+        "A commit is one change: returned messages are back in their places, before the messages that it "
+        "publishes.",
     ),
     Instead(
         "bad_frames.a_body_longer_than_announced",
@@ -221,7 +223,7 @@ INSTEAD: Sequence[Instead] = (
         "ttl_dlx.the_route_through_several_queues_is_told",
         (_deaths("three", "one", "two"),),
         (_deaths("three", "two", "one"),),
-        "RabbitMQ turns the older entries of x-death round at every death; Leveret keeps the newest first.",
+        "RabbitMQ reverses the older entries of x-death at every death; Leveret keeps the newest first.",
     ),
     Instead(
         "tx.a_commit_to_a_full_queue",
@@ -236,7 +238,7 @@ INSTEAD: Sequence[Instead] = (
             r"a.1 < queue.declare-ok queue='\udcff\udcfe not utf-8' message_count=0 consumer_count=0",
             "  = \udcff\udcfe not utf-8: 0 ready, 0 consumers",
         ),
-        "A name is any bytes: nothing is gained by refusing some.",
+        "Leveret accepts names of any bytes.",
     ),
     Instead(
         "queue.a_delivery_limit_on_a_classic_queue",
@@ -267,7 +269,7 @@ INSTEAD: Sequence[Instead] = (
         "streams.asking_for_everything_again_that_was_read",
         (_told(541, "INTERNAL_ERROR", 0, 0), SOCKET_CLOSED),
         (f"a.0 < connection.close reply_code=540 reply_text={NO_RECOVERY!r} {_ids(60, 110)}", SOCKET_CLOSED),
-        "RabbitMQ's channel crashes, and the connection with it; the client is told what can't be done.",
+        "RabbitMQ's channel crashes and ends the connection. Leveret tells the client what is not possible.",
     ),
     Instead(
         "streams.headers_of_a_message_in_a_stream",
@@ -285,7 +287,7 @@ INSTEAD: Sequence[Instead] = (
             "a.1 > queue.declare queue='s' passive=True",
             "a.1 < queue.declare-ok queue='s' message_count=0 consumer_count=1",
         ),
-        "RabbitMQ 3.10 says 0, whoever reads a stream.",
+        "RabbitMQ 3.10 always reports 0 consumers of a stream.",
     ),
     Instead(
         "unfinished.the_method_of_a_publish_to_a_missing_exchange",

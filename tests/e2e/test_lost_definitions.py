@@ -78,7 +78,7 @@ def test_an_administrator_is_made_only_where_a_broker_was_and_is_stopped(
     assert "is locked by process" in running.stderr
     elsewhere = recover(tmp_path)
     assert elsewhere.returncode == 1
-    assert "is no data directory of a broker" in elsewhere.stderr
+    assert "is not a broker's data directory" in elsewhere.stderr
     assert recover(directory, stdin="\n").returncode == 2
 
 

@@ -14,19 +14,40 @@ from tests.semantics.client import Client
 pytestmark = pytest.mark.real
 
 
-def test_sighup_is_logged_and_clients_notice_nothing(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as server:
-        channel = Client(server.port).channel().confirm_select()
-        channel.declare("q")
+def test_sighup_changes_what_can_be_changed_and_clients_notice_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "leveret.toml"
+    file.write_text("[log]\nlevel = 'info'\n")
+
+    def hang_up(server: Serving, logged: str) -> None:
         server.process.send_signal(signal.SIGHUP)
         wait_until(
-            lambda: (
-                "SIGHUP: there is nothing to reload" in server.errors or server.process.poll() is not None
-            ),
-            "the broker logs the signal",
+            lambda: logged in server.errors or server.process.poll() is not None,
+            f"the broker logs {logged!r}",
             timeout_s=WAIT_S,
         )
         assert server.process.poll() is None, f"SIGHUP has ended the broker: {server.errors}"
+
+    with Serving(tmp_path / "data", "--config", str(file)) as server:
+        channel = Client(server.port).channel().confirm_select()
+        channel.declare("q")
+        hang_up(server, "0 settings differ")
+        file.write_text("[log]\nlevel = 'loud'\n")
+        hang_up(server, "nothing is changed: ")
+        assert (
+            f"{file}, line 2: log.level is 'loud', and must be debug, info, warning or error" in server.errors
+        )
+        file.write_text(
+            "[log]\nformat = 'json'\n[amqp]\nheartbeat_s = 7\n[alarms]\ndisk_free_min_bytes = 1\n"
+        )
+        hang_up(server, "3 settings differ")
+        assert "\"message\": \"SIGHUP: log.format changed from 'text' to 'json'\"" in server.errors
+        assert "SIGHUP: amqp.heartbeat_s changes after a restart from 60 to 7" in server.errors
+        file.write_text(f"[alarms]\ndisk_free_min_bytes = {2**62}\n")
+        hang_up(server, f"disk_free_min_bytes changed from 1 to {2**62}")
+        wait_until(lambda: "low on disk: publishers are held back" in server.errors, "the alarm is on")
+        file.write_text("")
+        hang_up(server, f"disk_free_min_bytes changed from {2**62} to")
+        wait_until(lambda: "no longer low on disk" in server.errors, "the alarm is off")
         channel.publish_confirmed("q", "1")
         assert channel.get_all("q") == ["1"]
         assert server.terminate() == 0

@@ -1,12 +1,12 @@
-"""What a broker holds, watched between any two changes of its store, and what must explain each change.
+"""A check that every change of a broker's queues has an explanation.
 
-`Account` looks at the queues whenever the store is about to change (see `watched_store`), so that what it
-sees from one look to the next is one change: an append, a settlement, a transaction. A message that leaves a
-queue must have been acked, purged, deleted with it, or have died for a reason that holds; and if its queue
-sends the dead on, their copies appear in the same change. Nothing appears that was neither published nor died
-elsewhere. Each closed round of the WAL is kept as it looked: after a crash the broker must be as one of them.
+`Account` looks at the queues whenever the store is about to change (see `watched_store`). So the difference
+of two looks is one change: an append, a settlement or a transaction. A message that leaves a queue must have
+been acked, purged, deleted with its queue, or dead-lettered for a valid reason. If its queue dead-letters,
+the copies must appear in the same change. A new message must have been published or dead-lettered elsewhere.
+The contents are kept for each closed round of the WAL: after a crash the broker must have one of them.
 
-The rule: this file knows nothing of how the broker works, only what a queue holds and what was asked for.
+The rule: this file does not know how the broker works, only what queues hold and what clients requested.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ FAN, DEAD_FAN = "fan", "dead-fan"
 REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
 
 Key = tuple[int, int]
-"""A message in a queue: the queue's log, and the offset in it."""
+"""A message in a queue: the id of the queue's log, and the offset."""
 Lineage = tuple[str, str]
-"""The id that a message was published with, and the queue it came to first."""
+"""The message id of a publish, and the queue that the message was routed to."""
 Deaths = tuple[tuple[str, str, int], ...]
-"""As `x-death` tells them, the last one first: queue, reason, count."""
+"""Entries of `x-death`, the last death first: queue, reason, count."""
 
 
 class Kept(NamedTuple):
-    """What does not change of a message while it is in a queue."""
+    """The properties of a message that do not change while it is in a queue."""
 
     lineage: Lineage
     queue: str
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 class State(NamedTuple):
-    """What does."""
+    """The properties of a message that change while it is in a queue."""
 
     in_flight: bool
     count: int
@@ -57,12 +57,12 @@ class State(NamedTuple):
 
 
 Content = dict[int, tuple[Kept, State]]
-"""A queue, by offset."""
+"""The messages of a queue, by offset."""
 
 
 @dataclass(slots=True)
 class Group:
-    """What one `tx.commit` must do in one change, or not at all."""
+    """The effects of one `tx.commit`, which must all happen in one change or not at all."""
 
     added: set[tuple[str, str]]
     removed: set[Key]
@@ -70,21 +70,21 @@ class Group:
 
 @dataclass(slots=True)
 class Intents:
-    """What clients have asked for, and what may therefore go."""
+    """The requests of clients, which explain changes."""
 
     published: set[tuple[str, str]] = field(default_factory=set)
-    """(id, queue): may appear, once."""
+    """(id, queue) of publishes that may appear once."""
     acked: set[Key] = field(default_factory=set)
     rejected: set[Key] = field(default_factory=set)
     purged: set[str] = field(default_factory=set)
-    """Queues, at this moment."""
+    """Names of queues that are being purged."""
     deleted: set[int] = field(default_factory=set)
-    """Logs."""
+    """Logs of queues that are being deleted."""
     fetched: Counter[str] = field(default_factory=Counter)
-    """Queues that messages may leave by being delivered without an ack."""
+    """Number of messages that may leave each queue as deliveries without ack."""
     groups: list[Group] = field(default_factory=list)
     undone_after: int | None = None
-    """While a write that failed is undone: what appeared after this look was not durable, and may go."""
+    """While a failed write is undone: the look after which messages appeared that may disappear again."""
 
 
 class Account:
@@ -95,36 +95,36 @@ class Account:
         self.intents = Intents()
         self.broker: Broker | None = None
         self.contents: dict[int, Content] = {}
-        """Of the queues that exist, by log."""
+        """Contents of the existing queues, by log."""
         self.names: dict[int, str] = {}
-        """Of every queue that ever was, by log."""
+        """Names of all queues that ever existed, by log."""
         self.durable: set[int] = set()
-        """Logs of queues that are to survive."""
+        """Logs of durable queues."""
         self.rounds: dict[int, dict[int, Content]] = {}
         self.looks = 0
         self.round_looks: dict[int, int] = {}
-        """At which look a round was closed."""
+        """Number of the look at which each round was closed."""
         self.appeared: dict[Lineage, int] = {}
-        """At which look a message first was in a queue."""
+        """Number of the look at which each message was first in a queue."""
         self.ends: Counter[str] = Counter()
-        """How many messages left in which way."""
+        """Number of messages by the way in which they left."""
         self.handed: Counter[tuple[str, Lineage]] = Counter()
-        """(queue, lineage) that may have left as deliveries without ack, not seen by a client yet."""
+        """(queue, lineage) of possible deliveries without ack that no client has received yet."""
         self.disk_failed = False
-        """Whether it did in this life: a commit that failed leaves settlements that may happen one by one."""
+        """Whether a write has failed in this run: settlements of a failed commit may happen one by one."""
         self.dues_us: dict[Key, int] = {}
-        """Until when a message was to wait, the last time it was."""
+        """End of the last delay of each message."""
         self._seen: dict[int, tuple[int, int]] = {}
         self._records: dict[Key, Kept] = {}
 
-    # a life of the broker
+    # a run of the broker
 
     def watch(self, store: Store, look: Callable[[], None]) -> None:
-        """From now on the store's changes are looked at, and its rounds kept."""
+        """Look at every change of the store from now on, and keep its rounds."""
         watch(store, look, closing=self.look, closed=lambda ticket, _: self._keep_round(ticket))
 
     def begin(self, broker: Broker) -> None:
-        """A broker has recovered: from here on what it holds is the truth."""
+        """Begin with a recovered broker, and take its contents as they are."""
         self.intents = Intents()
         self.broker = broker
         self.handed.clear()
@@ -146,7 +146,7 @@ class Account:
         self.round_looks[ticket] = self.looks
 
     def safe_look(self, safe_ticket: int) -> int:
-        """What appeared up to this look is durable."""
+        """Return the number of the look up to which all new messages are durable."""
         return max((look for ticket, look in self.round_looks.items() if ticket <= safe_ticket), default=-1)
 
     # looking
@@ -156,7 +156,7 @@ class Account:
         yield from self.broker.vhosts["/"].queues.values()
 
     def look(self) -> None:
-        """Explains what has changed since the last look."""
+        """Check that the changes since the last look have an explanation."""
         if self.broker is None:
             return
         self.looks += 1
@@ -164,7 +164,7 @@ class Account:
         added: dict[Key, Kept] = {}
         queues = {queue.log.id: queue for queue in self._queues()}
         for log in [log for log in self.contents if log not in queues]:
-            assert log in self.intents.deleted, f"queue {self.names[log]} is gone, and nobody deleted it"
+            assert log in self.intents.deleted, f"queue {self.names[log]} is gone, but no client deleted it"
             del self.contents[log], self._seen[log]
         for log, queue in queues.items():
             seen = (queue.log.next, queue.cursor.journal.next)
@@ -203,13 +203,13 @@ class Account:
         return self._records[key]
 
     def forget_records(self) -> None:
-        """What is read from now on is read from the disk."""
+        """Read all records from the disk again."""
         self._records.clear()
 
     def _check_kept(self, key: Key, before: tuple[Kept, State], now: tuple[Kept, State]) -> None:
-        """A message stays what it is; only a return counts, and it counts one.
+        """Check that a message is unchanged, and that each return raises its count by one.
 
-        What could not be sent on (the disk is full) goes back without that: nobody has seen it.
+        On a full disk, a message that could not be sent is returned without a count.
         """
         was, is_ = before[1], now[1]
         returned = was.in_flight and not is_.in_flight
@@ -219,7 +219,7 @@ class Account:
         )
         if is_.in_flight and not was.in_flight:
             due_us = self.dues_us.pop(key, 0)
-            assert due_us <= self._clock(), f"{now[0].lineage} was handed out before its time"
+            assert due_us <= self._clock(), f"{now[0].lineage} was delivered before the end of its delay"
         if is_.due_us:
             self.dues_us[key] = is_.due_us
         if not is_.in_flight:
@@ -231,7 +231,7 @@ class Account:
     def _explain(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
         self._check_groups(removed, added)
         arrived = {(kept.queue, kept.lineage): kept for kept in added.values()}
-        assert len(arrived) == len(added), "a message came to a queue twice at once"
+        assert len(arrived) == len(added), "a message was added to a queue twice in one change"
         for key, (kept, state) in removed.items():
             self._explain_removed(key, kept, state, arrived)
         for kept in arrived.values():
@@ -254,7 +254,7 @@ class Account:
             self.ends["purged"] += 1
             return
         if intents.undone_after is not None and not state.in_flight:
-            assert self.appeared[kept.lineage] > intents.undone_after, f"{kept} was synced, and is undone"
+            assert self.appeared[kept.lineage] > intents.undone_after, f"{kept} was synced, but was undone"
             self.ends["undone"] += 1
             return
         reasons = [reason for reason in REASONS if self._may_die(key, kept, state, reason)]
@@ -264,7 +264,7 @@ class Account:
                 self.ends[reason] += 1
                 return
         assert fetched or not reasons, (
-            f"{kept} died ({' or '.join(reasons)}), and its copies are not where they belong"
+            f"{kept} was dead-lettered ({' or '.join(reasons)}), but copies are missing"
         )
         assert fetched, f"{kept} left its queue for no reason: {state}"
         self.ends["fetched"] += 1
@@ -284,7 +284,7 @@ class Account:
         return limited and arguments.overflow == "drop-head" and not state.in_flight
 
     def _copies_arrived(self, kept: Kept, reason: str, arrived: dict[tuple[str, Lineage], Kept]) -> bool:
-        """Whether the dead letters are in all queues that they belong to; then they are explained."""
+        """Return whether all copies of a dead letter have arrived, and remove them from `arrived` if so."""
         deaths = died(kept.deaths, kept.queue, reason)
         targets = [target for target in self._targets(kept.queue) if not is_cycle(deaths, target, reason)]
         copies = [(target, kept.lineage) for target in targets]
@@ -299,20 +299,22 @@ class Account:
 
     def _targets(self, queue: str) -> list[str]:
         arguments = self._arguments(queue)
-        there = {each.name for each in self._queues()}
+        existing = {queue.name for queue in self._queues()}
         if arguments.dead_letter_exchange == "":
-            return [key] if (key := arguments.dead_letter_routing_key) in there else []
+            return [key] if (key := arguments.dead_letter_routing_key) in existing else []
         return bound_to(self.broker, DEAD_FAN) if arguments.dead_letter_exchange == DEAD_FAN else []
 
     def _explain_added(self, kept: Kept) -> None:
         id_, origin = kept.lineage
         published = (id_, origin) in self.intents.published
-        assert published, f"{kept} came from nowhere, or came twice"
+        assert published, f"{kept} was never published, or was added twice"
         self.intents.published.discard((id_, origin))
-        if kept.deaths:  # refused by its queue, which sends on what it refuses
-            assert self._arguments(origin).overflow == "reject-publish-dlx", f"{kept} came from nowhere"
+        if kept.deaths:
+            # The queue rejected the publish and dead-lettered the message.
+            assert self._arguments(origin).overflow == "reject-publish-dlx", f"{kept} was never published"
             assert kept.deaths == ((origin, "maxlen", 1),)
-            if len(self._targets(origin)) > 1:  # one change each, nothing was promised: it is nacked
+            # Each copy is a change of its own, because the publish is nacked.
+            if len(self._targets(origin)) > 1:
                 self.intents.published.add((id_, origin))
 
     def _check_groups(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
@@ -323,11 +325,11 @@ class Account:
                 self.intents.groups.remove(group)
                 continue
             assert not group.added & arrived, (
-                f"a transaction is in pieces: {group.added - arrived} is missing"
+                f"a transaction is incomplete: {group.added - arrived} is missing"
             )
-            # One that fails gives back what it would have settled, and what was returned too often goes.
+            # A failed commit requeues its settlements, and messages over the delivery limit leave the queue.
             failed = group.added or self.disk_failed
-            assert not gone or failed, f"a transaction is in pieces: of {group.removed} only {gone} went"
+            assert not gone or failed, f"a transaction is incomplete: of {group.removed} only {gone} left"
 
     def _arguments(self, queue: str):  # type: ignore[no-untyped-def]
         assert self.broker is not None
@@ -335,19 +337,19 @@ class Account:
 
 
 def bound_to(broker: Broker | None, exchange: str) -> list[str]:
-    """The queues behind a fanout exchange."""
+    """Return the names of the queues bound to a fanout exchange."""
     assert broker is not None
     vhost = broker.vhosts["/"]
-    found = vhost.exchanges.get(exchange)
-    return [] if found is None else sorted(queue.name for queue in vhost.route(found, "", {}))
+    fanout = vhost.exchanges.get(exchange)
+    return [] if fanout is None else sorted(queue.name for queue in vhost.route(fanout, "", {}))
 
 
 def kept_of(queue: Queue, record: Record) -> Kept:
     headers = headers_of(record.header)
-    told = headers.get("x-death")
+    x_death = headers.get("x-death")
     deaths = tuple(
-        (str(each["queue"]), str(each["reason"]), int(each["count"]))  # type: ignore[index, call-overload]
-        for each in (told if isinstance(told, list) else ())
+        (str(death["queue"]), str(death["reason"]), int(death["count"]))  # type: ignore[index, call-overload]
+        for death in (x_death if isinstance(x_death, list) else ())
     )
     origin = str(headers.get("x-first-death-queue", queue.name))
     own = peek(record.header).expiration
@@ -367,14 +369,14 @@ def kept_of(queue: Queue, record: Record) -> Kept:
 
 
 def died(deaths: Deaths, queue: str, reason: str) -> Deaths:
-    """`x-death` after one more."""
+    """Return `x-death` after one more death."""
     before = next((count for where, why, count in deaths if (where, why) == (queue, reason)), 0)
-    others = tuple(each for each in deaths if each[:2] != (queue, reason))
+    others = tuple(death for death in deaths if death[:2] != (queue, reason))
     return ((queue, reason, before + 1), *others)
 
 
 def is_cycle(deaths: Deaths, target: str, reason: str) -> bool:
-    """Whether a dead letter would come back to a queue without anybody having rejected it since."""
+    """Return whether a dead letter would return to a queue without a reject since it was there."""
     if reason == "rejected":
         return False
     with suppress(StopIteration):

@@ -23,7 +23,7 @@ from tests.faults.broker_wire import Frame, Wire
 
 QUEUES = ("q0", "q1", "q2", "q3")
 LEAVES = ("leaf0", "leaf1")
-"""Queues that send nothing on: where a fan of dead letters ends."""
+"""Queues without a dead-letter exchange, where a fan of dead letters ends."""
 _CLOSES = (commands.Channel.Close, commands.Connection.Close)
 _DELIVERIES = (commands.Basic.Deliver, commands.Basic.GetOk)
 MODES = ("confirm", "confirm", "tx", "plain")
@@ -31,16 +31,16 @@ MODES = ("confirm", "confirm", "tx", "plain")
 
 @dataclass(slots=True)
 class Held:
-    """A delivery that is not settled."""
+    """An unacked delivery."""
 
     key: Key | None
-    """None when its queue is gone."""
+    """None when the queue was deleted."""
     queue: str
 
 
 @dataclass(slots=True)
 class Sent:
-    """A publish, with the logs of the queues it went to."""
+    """A publish, with the queues that it was routed to and their logs."""
 
     id: str
     persistent: bool
@@ -49,7 +49,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Channel:
-    """A channel as its client sees it."""
+    """A channel from its client's point of view."""
 
     number: int
     mode: str
@@ -60,13 +60,13 @@ class Channel:
     """(queue, no_ack) by tag."""
     gets: deque[tuple[str, bool]] = field(default_factory=deque)
     publishes: list[Sent] = field(default_factory=list)
-    """Of the transaction."""
+    """Publishes of the open transaction."""
     settlements: dict[int, tuple[Held, str]] = field(default_factory=dict)
-    """Of the transaction: what is done to which delivery."""
+    """Settlements of the open transaction, by tag."""
     commits: deque[tuple[bool, list[Sent]]] = field(default_factory=deque)
-    """Whether it happened, with the publishes."""
+    """Commits not answered yet: whether each took effect, and its publishes."""
     declares: deque[tuple[str, int]] = field(default_factory=deque)
-    """With the log, 0 for a queue that is not durable."""
+    """Declarations not answered yet: the queue and its log, 0 for a queue that is not durable."""
     deletes: deque[int] = field(default_factory=deque)
 
 
@@ -75,11 +75,11 @@ class Client:
     wire: Wire
     channels: dict[int, Channel] = field(default_factory=dict)
     opened: int = 0
-    """How many channels it has opened: a number is used once."""
+    """Number of channels opened so far: a channel number is used once."""
 
 
 class Clients:
-    """`act` does one random thing; `read` looks at what has come."""
+    """Random clients: `act` takes one random action, `read` checks what the broker has sent."""
 
     def __init__(self, random: Random, account: Account, clock: Callable[[], int]) -> None:
         self._random = random
@@ -95,16 +95,16 @@ class Clients:
         self.gone: set[int] = set()
         """Logs of queues whose deletion was answered."""
         self.delivered: set[tuple[Key, Lineage]] = set()
-        """What some client has seen."""
+        """Messages that some client has received."""
 
-    # their lives
+    # connections
 
     def forget_lost(self, logs: Container[int]) -> None:
-        """A log that was never on disk is gone with all its messages; another may get its number."""
+        """Forget deliveries from logs that a crash has lost: a new log may get the same number."""
         self.delivered = {(key, lineage) for key, lineage in self.delivered if key[0] in logs}
 
     def connect(self, broker: Broker) -> None:
-        """All anew: the broker has just started."""
+        """Connect new clients to a broker that has just started."""
         self._broker = broker
         self.all = [self._client() for _ in range(2)]
         client = self.all[0]

@@ -1,11 +1,11 @@
-"""A generated history of a broker, and what must be true of it after any crash.
+"""A random history of a broker with crashes, and the checks after each crash.
 
-`BrokerHistory` drives the broker without sockets: clients (`broker_clients`) do what they like, the store is
-synced at random, also in the middle of a turn as another thread would, definitions are committed later than
-that or sooner, time passes, disks fill up; `broker_account` explains every change. Then the power goes, or
-the process is killed, and what comes back must be what one of the rounds since the last promise held: what
-was confirmed or committed is there or went for a reason, what was acked and synced stays away, transactions
-are whole, counts, delays and `redelivered` are kept. All follows from the seed: `BrokerHistory(7).run()`.
+`BrokerHistory` drives the broker without sockets. Clients (`broker_clients`) act at random. The store is
+synced at random, also in the middle of a turn, as another thread would do it. Definitions are committed
+earlier or later, time passes, disks fill up, and `broker_account` explains every change. After a power cut
+or a kill, the broker must have the state of a round since the last promise. So confirmed and committed
+messages are there or left for a reason, acked and synced ones stay away, transactions are complete, and
+counts, delays and `redelivered` are kept. The seed determines everything: `BrokerHistory(7).run()`.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ START_US = 1_700_000_000_000_000
 
 
 class LateDefinitions:
-    """Definitions that are committed some time later: a crash leaves those, or a few more, in their order."""
+    """Definitions that are committed later: a crash keeps the committed ones and perhaps the next few."""
 
     def __init__(self) -> None:
         self._rows: dict[object, Row] = {}
         self._waiting: list[tuple[int, Sequence[Change]]] = []
 
     def load(self) -> list[Row]:
-        """As the database gives them: by kind, then by name."""
+        """Return the rows as the database does: by kind, then by name."""
         return sorted(self._rows.values(), key=lambda row: (_ORDER.index(type(row)), repr(row)))
 
     def put(self, number: int, changes: Sequence[Change]) -> None:
         self._waiting.append((number, changes))
 
     def commit(self, count: int) -> int:
-        """The first so many that wait are on disk; returns the number of the last."""
+        """Commit the first `count` waiting changes, and return the number of the last one."""
         number = 0
         for number, changes in self._waiting[:count]:  # noqa: B007
             for row, removed in changes:
@@ -154,7 +154,7 @@ class BrokerHistory:
         self.definitions.commit(len(self.definitions))
 
     def fall(self) -> None:
-        """The end of a life, and sometimes a power cut in the middle of the recovery after it."""
+        """Crash, and sometimes cut the power in the middle of the next recovery."""
         self.crash()
         while self.random.random() < 0.2:
             self.disk.before = CutAt(self.random.randrange(1, 60))
@@ -211,7 +211,7 @@ class BrokerHistory:
         self.check_held()
 
     def _go_down_if_poisoned(self) -> None:
-        """A sync failed: that is the end of a broker, as soon as it notices."""
+        """Raise if a sync has failed, because the broker must stop then."""
         stopped = stopped_by(self.broker.store)
         if isinstance(stopped, StorePoisoned):
             raise stopped.with_traceback(None)
@@ -239,7 +239,8 @@ class BrokerHistory:
         except WriteFailed as error:
             self._reports.append(error)
         except StorePoisoned:
-            return  # the turn ends the broker
+            # The end of the turn stops the broker.
+            return
         else:
             self._reports.append(None)
 
@@ -260,7 +261,7 @@ class BrokerHistory:
         return isinstance(self.disk.before, FailAt)
 
     def spoil_disk(self) -> None:
-        """Nothing can be written for a while, or a sync fails once and for all."""
+        """Make writes fail for a while, or make a sync fail for good."""
         self.account.disk_failed = True
         if self.random.random() < 0.1:
             self.disk.before = FailAt(1, ("sync",), errno.EIO)
@@ -274,10 +275,10 @@ class BrokerHistory:
         if self.is_spoilt:
             self.disk.before = None
 
-    # what is always true
+    # invariants
 
     def check_held(self) -> None:
-        """What is in flight is held by a channel: nothing waits for somebody who does not have it."""
+        """Check that each message in flight is an unacked delivery of a channel."""
         held: dict[Source, set[int]] = {}
         for client in self.clients.all:
             for channel in client.wire.connection.session.channels:
@@ -330,7 +331,7 @@ class BrokerHistory:
         )
 
     def _differences(self, round_: dict[int, Content]) -> list[str]:
-        """Every durable queue of the round is there as it was; there is nothing in any other."""
+        """Check that durable queues are as in the round, and that other queues are empty."""
         wrong = []
         queues = {queue.log.id: queue for queue in self.broker.vhosts["/"].queues.values()}
         durable = {log: content for log, content in round_.items() if log in self.account.durable}

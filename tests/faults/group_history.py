@@ -43,11 +43,11 @@ ON_A_BAD_DISK = (
 
 
 @dataclass(frozen=True)
-class Picture:
-    """What a broker holds of a topic and its group."""
+class GroupState:
+    """The state of a topic and its group in a broker."""
 
     settings: Settings | None
-    """None when there is no group."""
+    """Settings of the group; None without a group."""
     cells: dict[Place, Cell]
     partitions: frozenset[str]
     streams: dict[Place, bytes]
@@ -67,8 +67,8 @@ class GroupHistory:
         )
         self.lives = lives
         self.steps = steps
-        self.rounds: dict[int, Picture] = {}
-        """By ticket: how it looked when the round was closed."""
+        self.rounds: dict[int, GroupState] = {}
+        """States at the ends of rounds, by ticket."""
         self.safe_ticket = 0
         self.torn = False
         """Whether a failing disk has done writes by half: then a header may be found damaged."""
@@ -86,7 +86,7 @@ class GroupHistory:
     # one life
 
     def open(self) -> None:
-        """Starts the broker over what the disk holds, and checks that; the model begins from there."""
+        """Start the broker on the disk, check what it recovered, and begin the model with it."""
         bench = self.walk.bench
         self._noise, self._opened = 0.0, False
         bench.open()
@@ -94,7 +94,7 @@ class GroupHistory:
         self.check()
         self.walk.model, self.walk.exact = self._model(), True
         self.walk.late.clear()
-        self.rounds = {bench.store.safe_ticket: self.picture()}
+        self.rounds = {bench.store.safe_ticket: self.state()}
         self._watch()
         bench.begin()
         bench.turn()
@@ -123,7 +123,7 @@ class GroupHistory:
                 self.walk.step(name, one, two, hasty=self.random.random() < 0.5)
 
     def _suffer(self) -> None:
-        """The disk is full for a while; sometimes all goes on after that."""
+        """Fill the disk for a while; sometimes the broker survives that."""
         bench = self.walk.bench
         self.walk.lose_track()
         self.torn |= (torn := self.random.random() < 0.3)
@@ -136,7 +136,7 @@ class GroupHistory:
             self.check_held()
 
     def fall(self) -> None:
-        """The end of a life, and sometimes a power cut in the middle of the recovery after it."""
+        """Crash, and sometimes cut the power in the middle of the next recovery."""
         self._crash()
         while self.random.random() < 0.2:
             self.walk.bench.disk.before = CutAt(self.random.randrange(1, 60))
@@ -151,7 +151,7 @@ class GroupHistory:
         bench.disk = bench.disk.restart() if self.random.random() < 0.2 else bench.disk.crash(self.random)
 
     def check_held(self) -> None:
-        """What is in flight is held by somebody, and nobody holds anything else."""
+        """Check that the messages in flight are exactly those that members hold."""
         for name, partition in self.walk.bench.partitions.items():
             held = sorted(offset for run in partition.held() for offset in range(*run.offsets))
             assert offsets_in(partition.cursor.progress.in_flight.ranges()) == held, f"in flight in {name}"
@@ -159,25 +159,25 @@ class GroupHistory:
     # watching
 
     def _watch(self) -> None:
-        """Keeps a picture of each round that is closed; between two changes another thread may sync."""
+        """Keep the state at the end of each round; another thread may sync between two changes."""
         store = self.walk.bench.store
 
         def look() -> None:
             if self._noise and not is_syncing(store) and self.random.random() < self._noise:
                 self.walk.bench.sync_aside()
 
-        watch(store, look, closing=self.picture, closed=self._keep_round)
+        watch(store, look, closing=self.state, closed=self._keep_round)
 
-    def _keep_round(self, ticket: int, picture: Picture) -> None:
-        self.rounds[ticket] = picture
+    def _keep_round(self, ticket: int, state: GroupState) -> None:
+        self.rounds[ticket] = state
 
-    def picture(self) -> Picture:
+    def state(self) -> GroupState:
         bench = self.walk.bench
         groups = bench.broker.vhosts["/"].groups
         written = [] if groups._notes is None else list(groups._notes)
         group = bench.group if written else None
         partitions = {} if group is None else group.partitions
-        return Picture(
+        return GroupState(
             settings=written[0].settings if group is not None else None,
             cells={
                 (name, offset): cell for name, each in partitions.items() for offset, cell in _cells(each)
@@ -198,7 +198,7 @@ class GroupHistory:
         damage = [each for each in bench.store.damage if each.what != UNFINISHED]
         assert damage == [] or self.torn, damage
         self._check_cursors()
-        found = self.picture()
+        found = self.state()
         if not self.rounds:
             return
         wrong = {}
@@ -224,7 +224,7 @@ class GroupHistory:
             assert (group.subject, group.name) == (TOPIC, GROUP)
             assert list(group.partitions) == [each.name for each in streams_of(group.vhost, TOPIC)]
 
-    def _differences(self, was: Picture, found: Picture) -> Iterator[str]:
+    def _differences(self, was: GroupState, found: GroupState) -> Iterator[str]:
         if was.settings != found.settings:
             yield f"settings {was.settings} are {found.settings}"
         if was.letters != found.letters:

@@ -42,27 +42,27 @@ NEVER = 1 << 60
 
 @dataclass
 class Sent:
-    """A message as the history remembers it."""
+    """A message of the history."""
 
     body: bytes
     persistent: bool
     ticket: int
     delivered: bool = False
     settled: int = 0
-    """The ticket of its settlement; 0 when none was asked for."""
+    """Ticket of the settlement; 0 without one."""
     returns: list[int] = field(default_factory=list)
-    """The tickets of its returns."""
+    """Tickets of the returns."""
     not_before_us: int = 0
     """Of the last return."""
     group: int = 0
-    """The transaction it was appended in."""
+    """Transaction of the append."""
     settled_by: int = 0
-    """The transaction it was settled in."""
+    """Transaction of the settlement."""
 
 
 @dataclass
 class Account:
-    """What the history knows of one log."""
+    """The expected contents of one log."""
 
     id: int
     created: int
@@ -122,7 +122,7 @@ class History:
                 store.close()
 
     def fall(self) -> None:
-        """The end of a life, and sometimes a power cut in the middle of the recovery after it."""
+        """Crash, and sometimes cut the power in the middle of the next recovery."""
         self.crash()
         while self.random.random() < 0.3:
             self.disk.before = CutAt(self.random.randrange(1, 40))
@@ -202,7 +202,7 @@ class History:
                     sent.not_before_us = due
 
     def transact(self, store: Store) -> None:
-        """Moves messages: settles some here and appends some there, in one."""
+        """Settle messages of one log and append copies to another, in one transaction."""
         self.transactions += 1
         transaction = store.transaction()
         appended = []
@@ -349,7 +349,7 @@ class History:
             assert there.setdefault(sent.settled_by, settled) == settled, f"transaction {sent.settled_by} too"
 
     def forget_what_is_lost(self) -> None:
-        """What did not survive is no longer expected: from here on the store's word is the account."""
+        """Stop expecting messages that did not survive, and continue with what the store has."""
         assert self.store is not None
         self.released = self.store.safe_ticket
         for account in list(self.accounts.values()):

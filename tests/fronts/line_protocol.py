@@ -22,7 +22,7 @@ from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.broker.sessions import consuming, publishing, settling
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.confirms import Confirms
-from leveret.broker.sessions.consuming import Wanted
+from leveret.broker.sessions.consuming import ConsumeRequest
 from leveret.broker.sessions.outlet import Deliveries
 from leveret.broker.sessions.route import Route
 from leveret.broker.sessions.session import PeerView
@@ -99,7 +99,7 @@ class LineClient:
         publishing.publish(channel, route, [(header, text.encode())])
 
     def _consume(self, channel: Channel, name: str, credit: str) -> None:
-        ticket = consuming.consume(channel, Wanted(name, tag="consumer", prefetch=int(credit)))
+        ticket = consuming.consume(channel, ConsumeRequest(name, tag="consumer", prefetch=int(credit)))
         channel.owed.answer(b"CONSUMING", ticket=ticket)
 
     # what the broker says of its channel

@@ -198,11 +198,11 @@ def test_no_more_is_kept_than_a_frame_and_the_announced_bodies(data: bytes, size
     scanner.frame_max = FRAME_MAX
     for piece in cut(data, sizes):
         scanner.feed(piece)
-        assert len(scanner._rest) < FRAME_MAX + 8
+        assert len(scanner._incomplete) < FRAME_MAX + 8
         kept_bytes = [sum(map(len, assembly.pieces)) for assembly in scanner._assemblies.values()]
         assert all(each <= MESSAGE_MAX_BYTES for each in kept_bytes)
-        assert scanner.unfinished_bytes >= len(scanner._rest) + sum(kept_bytes)
-        assert scanner._assemblies or scanner.unfinished_bytes == len(scanner._rest)
+        assert scanner.unfinished_bytes >= len(scanner._incomplete) + sum(kept_bytes)
+        assert scanner._assemblies or scanner.unfinished_bytes == len(scanner._incomplete)
 
 
 @given(st.lists(st.integers(0, 2**64 - 3), max_size=8), st.sampled_from([80, 90, 120]))

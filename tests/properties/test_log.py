@@ -30,7 +30,7 @@ transient = st.sampled_from([False, False, False, True])
 
 
 class Model:
-    """What one log should hold."""
+    """The expected contents of one log."""
 
     def __init__(self, id_: int) -> None:
         self.id = id_

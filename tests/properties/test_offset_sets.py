@@ -117,7 +117,7 @@ class OffsetSetMachine(RuleBasedStateMachine):
         assert self.offsets.covers(*span) == (count == span[1] - span[0])
         pieces = [(span[0], span[0] + 1), span, (span[1], span[1] + 1)]
         found = [each for piece in pieces for each in self.offsets.ranges(*piece)]
-        assert self.offsets.within(pieces) == found
+        assert self.offsets.members_in(pieces) == found
         assert list(self.offsets.ranges(*span)) == list(self.model.runs(*span))
         assert self.offsets.count_runs(*span) == len(list(self.model.runs(*span)))
 

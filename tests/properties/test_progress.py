@@ -32,7 +32,7 @@ bounds = st.one_of(st.none(), st.integers(0, 60))
 
 @dataclass
 class Known:
-    """What the model knows of one offset."""
+    """The model's state of one offset."""
 
     priority: int
     state: str = READY

@@ -35,6 +35,10 @@ queue_index_embed_msgs_below = 4096
 vm_memory_high_watermark.absolute = 512MB
 disk_free_limit.absolute = 1MB
 """
+MANAGEMENT = """
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {http_port}
+"""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class RabbitMQ:
     directory: Path
     variables: dict[str, str]
     """The environment in which the node runs."""
+    http_port: int = 0
+    """Where the management API is, on 127.0.0.1."""
     vhost: str = "/"
     """The virtual host that `url` leads to."""
 
@@ -90,9 +96,13 @@ def server_command() -> str:
 
 
 def environment(
-    directory: Path, *, port: int, dist_port: int, epmd_port: int, more: str = ""
+    directory: Path, *, port: int, dist_port: int, epmd_port: int, http_port: int = 0, more: str = ""
 ) -> dict[str, str]:
+    """Write the files of a node and return its environment. Without a port for it there is no HTTP API."""
     plugins = "rabbitmq_consistent_hash_exchange,rabbitmq_recent_history_exchange"
+    if http_port:
+        plugins += ",rabbitmq_management"
+        more += MANAGEMENT.format(http_port=http_port)
     (directory / "enabled_plugins").write_text(f"[{plugins}].\n")
     (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port) + more)
     cookie = directory / ".erlang.cookie"
@@ -149,9 +159,10 @@ def running_rabbitmq(more: str = "") -> Iterator[RabbitMQ]:
     >>> with running_rabbitmq() as server:
     ...     connect(server.port)
     """
-    port, dist_port, epmd_port = free_ports(3)
+    port, dist_port, epmd_port, http_port = free_ports(4)
     directory = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-"))
-    variables = environment(directory, port=port, dist_port=dist_port, epmd_port=epmd_port, more=more)
+    ports = {"port": port, "dist_port": dist_port, "epmd_port": epmd_port, "http_port": http_port}
+    variables = environment(directory, **ports, more=more)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
         epmd = subprocess.Popen(
@@ -173,6 +184,6 @@ def running_rabbitmq(more: str = "") -> Iterator[RabbitMQ]:
         guard.watch(process.pid)
         guard.watch(epmd.pid)
         cleanup.callback(end, process)
-        server = RabbitMQ(port, directory, variables)
+        server = RabbitMQ(port, directory, variables, http_port)
         wait_until_it_listens(process, server)
         yield server

@@ -76,7 +76,7 @@ def _start_keeper(directory: Path, description: Path) -> None:
 
 def _described(description: Path) -> RabbitMQ:
     values = json.loads(description.read_text())
-    return RabbitMQ(values["port"], Path(values["directory"]), values["variables"])
+    return RabbitMQ(values["port"], Path(values["directory"]), values["variables"], values["http_port"])
 
 
 def keep(directory: Path, owner: int) -> None:
@@ -84,7 +84,12 @@ def keep(directory: Path, owner: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     owner_is_gone = os.pidfd_open(owner)
     with running_rabbitmq() as server:
-        values = {"port": server.port, "directory": str(server.directory), "variables": server.variables}
+        values = {
+            "port": server.port,
+            "http_port": server.http_port,
+            "directory": str(server.directory),
+            "variables": server.variables,
+        }
         written = directory / "node.json.new"
         written.write_text(json.dumps(values))
         written.rename(directory / "node.json")

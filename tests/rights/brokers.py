@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
@@ -17,7 +21,9 @@ from leveret.flight import actions
 from leveret.testing.broker import Broker
 from tests.fronts.flight.flight_client import Bulk
 from tests.fronts.http.conftest import Api
+from tests.processes import WAIT_S
 from tests.rabbitmq.node import RabbitMQ
+from tests.rights import http_table
 from tests.rights.flight_table import PICTURE, Given
 from tests.rights.names import Names, all_names
 from tests.rights.roles import OK, OWNER, PASSWORD, ROLES, STRANGER, Role
@@ -35,7 +41,7 @@ class AmqpSide:
         """The users are called after their roles, with the suffix."""
         self._port = port
         self._vhost = vhost
-        self._suffix = suffix
+        self.suffix = suffix
         self._connections: dict[str, pika.BlockingConnection] = {}
         self.names = all_names()
         self.root = self.connect("guest", "guest").channel()
@@ -50,7 +56,7 @@ class AmqpSide:
     def entering(self, role: str) -> str:
         """What a user of this role is answered who connects."""
         try:
-            self.connect(role + self._suffix).close()
+            self.connect(role + self.suffix).close()
         except ProbableAccessDeniedError as error:
             found = re.search(r'NOT_ALLOWED - [^"]*', str(error))
             return self._told(found[0]) if found else str(error)
@@ -73,13 +79,13 @@ class AmqpSide:
 
     def _connection(self, role: str) -> pika.BlockingConnection:
         if role not in self._connections:
-            self._connections[role] = self.connect(role + self._suffix)
+            self._connections[role] = self.connect(role + self.suffix)
         return self._connections[role]
 
     def _told(self, text: str) -> str:
         """Without the word of the code, the suffix, and the name of the virtual host."""
         text = text.partition(" - ")[2].replace(f"vhost '{self._vhost}'", "vhost '/'")
-        return text.replace(f"{self._suffix}'", "'") if self._suffix else text
+        return text.replace(f"{self.suffix}'", "'") if self.suffix else text
 
     @contextlib.contextmanager
     def prepared(self, names: Names) -> Iterator[None]:
@@ -171,6 +177,43 @@ class Leveret:
             taken = self.bulk("guest", "guest").ask(actions.TakePicture(PICTURE))
             assert isinstance(taken, actions.Taken), taken
         return Given(names, opened.log_id, opened.epoch, followed.epoch)
+
+
+class RabbitMQHttp:
+    """The management API of a RabbitMQ node, asked by the users of the table."""
+
+    def __init__(self, node: RabbitMQ, amqp: AmqpSide) -> None:
+        self._node = node
+        self.amqp = amqp
+        self._suffix = amqp.suffix
+
+    def prepare(self, names: Names) -> None:
+        """Make the queue and the user that `http_table` names."""
+        self.amqp.root.queue_declare(names.queue, durable=True)
+        user = f"/api/users/{names.query}"
+        assert self._ask("PUT", user, "guest:guest", {"password": "x", "tags": ""}) < 300
+        rights = {"configure": "", "write": "", "read": ""}
+        vhost = quote(self._node.vhost, safe="")
+        assert self._ask("PUT", f"/api/permissions/{vhost}/{names.query}", "guest:guest", rights) < 300
+        policy = {"pattern": "^nothing$", "definition": {"max-length": 1}}
+        for kind in ("policies", "operator-policies"):
+            assert self._ask("PUT", f"/api/{kind}/{vhost}/{names.query}", "guest:guest", policy) < 300
+
+    def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
+        filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+        path = row.path(filled, self._node.vhost)
+        if row.fills == "other":
+            path = path.replace("other", f"other{self._suffix}")
+        status = self._ask(row.method, path, f"{role}{self._suffix}:{PASSWORD}", row.body)
+        return OK if status < 300 else "refused" if status in (401, 403) else f"status {status}"
+
+    def _ask(self, method: str, path: str, user: str, body: Any) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self._node.http_port, timeout=WAIT_S)
+        login = b64encode(user.encode()).decode()
+        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            return connection.getresponse().status
 
 
 def add_users_to_rabbitmq(node: RabbitMQ, suffix: str) -> None:

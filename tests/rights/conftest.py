@@ -6,7 +6,7 @@ from leveret.broker.limits import Limits
 from leveret.testing.broker import Broker
 from tests.fronts.http.conftest import Api
 from tests.rabbitmq.node import RabbitMQ
-from tests.rights.brokers import AmqpSide, Leveret, add_users_to_rabbitmq
+from tests.rights.brokers import AmqpSide, Leveret, RabbitMQHttp, add_users_to_rabbitmq
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +31,8 @@ def rabbitmq_side(rabbitmq: RabbitMQ) -> Iterator[AmqpSide]:
     yield side
     side.root.exchange_delete("plain-x")
     side.close()
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_http(rabbitmq: RabbitMQ, rabbitmq_side: AmqpSide) -> RabbitMQHttp:
+    return RabbitMQHttp(rabbitmq, rabbitmq_side)

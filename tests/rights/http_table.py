@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 ADMINISTRATOR: Final = "be tag administrator"
+POLICYMAKER: Final = "define tag policymaker"
 ENTER: Final = "enter vhost /"
 
 
@@ -27,11 +29,17 @@ class Row:
     is_open: bool = False
     """Whether no login is needed."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether RabbitMQ has no such route."""
+        ours = ("health", "topics", "groups", "queries")
+        return any(word in self.route for word in ours) or self.route == "/api/permissions/{vhost}"
+
     def __str__(self) -> str:
         return f"{self.method} {self.route} {self.fills}".strip()
 
-    def path(self, names: dict[str, str]) -> str:
-        filled = self.route.replace("{vhost}", "%2F").replace("{query}", names["query"])
+    def path(self, names: dict[str, str], vhost: str = "/") -> str:
+        filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
         for name in ("{name}", "{group}"):
             filled = filled.replace(name, self.fills.format(**names))
         return filled + self.more
@@ -43,6 +51,7 @@ _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
+_POLICY: Final = {"pattern": "^nothing$", "definition": {"max-length": 1}}
 _RIGHTS: Final = {"configure": "", "write": "", "read": ""}
 _MAKE_TOPIC: Final = (
     ENTER,
@@ -97,5 +106,17 @@ ROWS: Final = (
     Row("GET", _PERMISSION, (ADMINISTRATOR,), fills="other"),
     Row("PUT", _PERMISSION, (ADMINISTRATOR,), _RIGHTS, fills="{query}"),
     Row("DELETE", _PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    # policies
+    *(
+        row
+        for path, change in (("policies", POLICYMAKER), ("operator-policies", ADMINISTRATOR))
+        for row in (
+            Row("GET", f"/api/{path}"),
+            Row("GET", f"/api/{path}/{{vhost}}", (ENTER,)),
+            Row("GET", f"/api/{path}/{{vhost}}/{{name}}", (change, ENTER), fills="{query}"),
+            Row("PUT", f"/api/{path}/{{vhost}}/{{name}}", (change, ENTER), _POLICY, fills="{new}"),
+            Row("DELETE", f"/api/{path}/{{vhost}}/{{name}}", (change, ENTER), fills="{query}"),
+        )
+    ),
 )
-"""There is a user called `{query}`, who may nothing, and whom nobody misses."""
+"""There is a user called `{query}` without permissions, and a policy and an operator policy of this name."""

@@ -41,6 +41,7 @@ ROLES: Final = {
     "joiner": Role(write=PLAIN, read=".*"),
     "operator": Role(configure="^own-", write=PLAIN, read=PLAIN),
     "all": Role(configure=".*", write=".*", read=".*"),
+    "policymaker": Role(write=PLAIN, read=PLAIN, tag="policymaker"),
     "administrator": Role(write=PLAIN, read=PLAIN, tag="administrator"),
 }
 """By name. The stranger has no permissions in the virtual host, all others have those of their role."""
@@ -62,6 +63,8 @@ def has(role: str, need: str) -> bool:
             return role != STRANGER
         case "be":
             return rights.tag == name
+        case "define":
+            return rights.tag in ("policymaker", "administrator")
         case "take":
             return False
         case "make":
@@ -90,9 +93,9 @@ def answer(role: str, needs: Iterable[str]) -> str:
         case "enter":
             return f"access to vhost '/' refused for user '{role}'"
         case "be":
-            return f"an audit is for users with the tag 'administrator', and '{role}' has it not"
+            return f"an audit needs the tag 'administrator', which user '{role}' does not have"
         case "take":
-            return "the picture is not there any more"
+            return "the store snapshot does not exist any more"
         case "hold":
             return (
                 f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It could be "

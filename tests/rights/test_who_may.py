@@ -26,6 +26,7 @@ pytestmark = pytest.mark.real
 
 ON_RABBITMQ = [row for row in amqp_table.ROWS if not row.is_ours]
 ENTER = ("enter vhost /",)
+REFUSED = "refused"
 
 
 def expected(row: Any, numbered: dict[str, Any]) -> dict[str, str]:
@@ -101,6 +102,19 @@ def test_a_user_does_over_http_what_the_table_permits(row, leveret_side):
     assert found == wanted
 
 
+@pytest.mark.needs_rabbitmq
+@pytest.mark.parametrize("row", [row for row in http_table.ROWS if not row.is_ours], ids=str)
+def test_rabbitmq_permits_the_same_over_http(row, rabbitmq_http):
+    found, wanted = {}, {}
+    for role in ROLES:
+        names = next(rabbitmq_http.amqp.names)
+        rabbitmq_http.prepare(names)
+        found[role] = rabbitmq_http.attempt(role, row, names)
+        refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
+        wanted[role] = REFUSED if refused else OK
+    assert found == wanted
+
+
 def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
     """What the row may need: see `http_table`."""
     path = row.route
@@ -111,6 +125,10 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
         side.make_group(names)
     if "topics" in path:
         assert side.api.ask("PUT", f"/api/topics/%2F/{names.new}t", body={"partitions": 1}).status == 201
+    for kind in ("policies", "operator-policies"):
+        if path.startswith(f"/api/{kind}"):
+            policy = {"pattern": "^nothing$", "definition": {"max-length": 1}}
+            assert side.api.ask("PUT", f"/api/{kind}/%2F/{names.query}", body=policy).status == 201
     if "users" in path or "permissions" in path:
         assert (
             side.api.ask("PUT", f"/api/users/{names.query}", body={"password": "x", "tags": ""}).status == 201

@@ -114,7 +114,7 @@ def test_without_a_window_nothing_more_is_written(connect: Callable[..., Client]
     channel.publish("nowhere", "lost", mandatory=True)
     channel.quiet()
     assert entries(broker, Kind.SYNCED) == []
-    assert broker.call(lambda: broker.server.broker.vhosts["/"].returned.log) is None
+    assert broker.call(lambda: broker.server.broker.vhosts["/"].returned_messages.log) is None
 
 
 def test_what_was_confirmed_is_written_down_with_time_and_exchange(
@@ -342,7 +342,7 @@ def test_returned_messages_are_kept_without_bodies_and_go_with_the_last_audited_
     channel = declared()
     channel.publish("nowhere", "secret", mandatory=True)
     channel.quiet()
-    returned = broker.server.broker.vhosts["/"].returned
+    returned = broker.server.broker.vhosts["/"].returned_messages
     assert [each.body for each in broker.call(lambda: returned.log.read([(0, 1)]))] == [b""]  # type: ignore[union-attr]
     channel.delete("q")
     assert returned.log is None
@@ -360,7 +360,7 @@ def test_returned_messages_go_with_an_audited_queue_that_a_crash_has_cost(
     broker.crash()
     broker.definitions.put(0, [Change(QueueRow("/", "q", 0), removed=True)])
     broker.start()
-    assert broker.server.broker.vhosts["/"].returned.log is None
+    assert broker.server.broker.vhosts["/"].returned_messages.log is None
     assert broker.server.broker.store.logs == {}
 
 

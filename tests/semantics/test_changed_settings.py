@@ -175,5 +175,5 @@ def test_a_stream_keeps_as_much_as_its_new_settings_say(
 
 def test_what_a_queue_is_made_of_can_not_be_changed(channel: Channel, change: Change) -> None:
     channel.declare("q")
-    with pytest.raises(AssertionError, match="as long as it exists"):
+    with pytest.raises(AssertionError, match="as long as the queue"):
         change("q", max_priority=3)

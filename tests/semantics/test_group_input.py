@@ -346,6 +346,6 @@ def test_an_empty_name_stands_for_what_was_declared_last(channel: Channel, open_
 def test_a_group_reads_what_can_be_written_down(broker: Broker) -> None:
     groups = broker.server.broker.vhosts["/"].groups
     guest = broker.server.broker.accounts.users["guest"]
-    with pytest.raises(PreconditionFailed, match="is UTF-8"):
+    with pytest.raises(PreconditionFailed, match="is not UTF-8"):
         broker.call(lambda: groups.open("s\udcff", "billing", {}, user=guest))
     assert list(groups) == []

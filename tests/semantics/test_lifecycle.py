@@ -106,7 +106,7 @@ def test_guest_comes_from_loopback_only(broker: Broker) -> None:
         return connection
 
     here = broker.call(lambda: log_in(True))
-    broker.wait_until(lambda: not here.waits, "the password is checked")
+    broker.wait_until(lambda: not here.awaits_login, "the password is checked")
     assert frame.unmarshal(here.out[-1])[2].name == "Connection.Tune"
     elsewhere = broker.call(lambda: log_in(False))
     assert frame.unmarshal(elsewhere.out[-1])[2].reply_code == 403

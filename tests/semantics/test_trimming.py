@@ -26,7 +26,7 @@ from tests.fronts.flight.bulk_requests import Asking
 from tests.semantics.client import Channel
 
 DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-EACH_BYTES = 16 << 10
+BYTES_PER_MESSAGE = 16 << 10
 SHARE = 8
 LIMIT = 3
 
@@ -170,13 +170,13 @@ def test_with_both_limits_the_one_that_is_reached_first_counts(channel: Channel,
 
 def test_of_large_messages_fewer_are_copied_in_a_turn(channel: Channel, broker: Broker) -> None:
     declare(channel)
-    large = "x" * 2 * EACH_BYTES
+    large = "x" * 2 * BYTES_PER_MESSAGE
     assert turns(broker, many([large] * (LIMIT + SHARE))) == [LIMIT + SHARE // 2, LIMIT]
 
 
 def test_one_that_is_larger_than_the_share_goes_by_itself(channel: Channel, broker: Broker) -> None:
     declare(channel)
-    larger = "x" * 2 * SHARE * EACH_BYTES
+    larger = "x" * 2 * SHARE * BYTES_PER_MESSAGE
     assert turns(broker, many([larger] * (LIMIT + 2))) == [LIMIT + 1, LIMIT]
 
 
@@ -219,7 +219,7 @@ def test_a_queue_that_is_published_to_without_end_does_not_grow(channel: Channel
 
 def test_a_queue_that_gets_large_messages_without_end_does_not_grow(channel: Channel, broker: Broker) -> None:
     declare(channel)
-    large = [made("x" * 2 * EACH_BYTES)] * 2 * SHARE
+    large = [made("x" * 2 * BYTES_PER_MESSAGE)] * 2 * SHARE
     assert max(turns(broker, *[large] * 10)) <= LIMIT + 2 * SHARE
 
 
@@ -238,13 +238,13 @@ def test_bodies_are_read_when_they_are_dropped_and_not_to_find_out_how_many(
 
     def give_back() -> tuple[int, int]:
         queue = found(broker)
-        queue.append([made("x" * 4 * EACH_BYTES)] * 100)
+        queue.append([made("x" * 4 * BYTES_PER_MESSAGE)] * 100)
         taken = [each.offset for each in queue.deliverer.take(100, who=b"")[1]]
         monkeypatch.setattr(Log, "read", counted)
         queue.deliverer.requeue([(offset, offset + 1) for offset in taken[::2]])
         return turn(broker), sum(read)
 
-    assert broker.call(give_back) == (50 - SHARE // 4, SHARE * EACH_BYTES)
+    assert broker.call(give_back) == (50 - SHARE // 4, SHARE * BYTES_PER_MESSAGE)
 
 
 def test_a_consumer_with_credit_has_its_chance_before_each_turn_drops_more(

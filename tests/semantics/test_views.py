@@ -9,7 +9,7 @@ import pytest
 from pamqp import commands
 
 from leveret.broker.access.accounts import User
-from leveret.broker.queries.staged_batches import StageName, Terms
+from leveret.broker.queries.staged_batches import RowOptions, StageName
 from leveret.broker.views import (
     connections,
     exchanges,
@@ -148,10 +148,10 @@ def test_a_sink_is_shown_with_what_is_staged_and_committed(
     core = broker.server.broker
     guest: User = core.accounts.users["guest"]
     row = (b"", b"q", b"\x00\x3c\x00\x00" + (1).to_bytes(8, "big") + b"\x00\x00", b"x")
-    terms = Terms(guest, mandatory=True, unroutable=None, timeout_us=1_000_000)
+    options = RowOptions(guest, mandatory=True, unroutable=None, timeout_us=1_000_000)
 
     def stage(batch: int) -> None:
-        core.vhosts["/"].batches().write(StageName("nightly", batch, "task"), [row, row], terms)
+        core.vhosts["/"].batches().write(StageName("nightly", batch, "task"), [row, row], options)
 
     broker.call(lambda: stage(4))
     staged = look(sinks.one_sink, "/", "nightly")

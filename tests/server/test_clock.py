@@ -53,14 +53,14 @@ def watch(machine):
 
 def test_a_step_is_logged_once_and_so_is_the_way_back(machine, watch, caplog):
     caplog.set_level(logging.WARNING)
-    watch.look()
+    watch.check()
     assert caplog.messages == []
     machine.of_day_s += 7200
     machine.passed_s += 1
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     (line,) = caplog.messages
     assert line.startswith("The system's clock was set: it is +7199 s from the broker's clock")
     machine.of_day_s -= 7199
-    watch.look()
+    watch.check()
     assert len(caplog.messages) == 2

@@ -602,9 +602,9 @@ def refused(path: str, kind: type[StorageError]) -> StorageError:
 
 def test_a_newer_format_is_refused_with_its_version(path):
     write(path, put(VhostRow("/")))
-    run_sql(path, "PRAGMA user_version = 3")
+    run_sql(path, "PRAGMA user_version = 4")
     error = refused(path, UnknownFormat)
-    assert (error.found, error.supported) == (3, 2)
+    assert (error.found, error.supported) == (4, 3)
 
 
 @pytest.mark.parametrize(
@@ -685,7 +685,7 @@ def test_a_damaged_row_is_left_out_and_named_and_the_rest_is_kept(path, statemen
 def test_a_database_of_format_1_is_read_and_gets_checksums(path):
     shutil.copy(ROOT / "tests" / "server" / "definitions-1.db", path)
     assert rows_of(path) == ONE_OF_EACH
-    assert run_sql(path, "PRAGMA user_version") == [(2,)]
+    assert run_sql(path, "PRAGMA user_version") == [(3,)]
     assert rows_of(path) == ONE_OF_EACH
     write(path, remove(*ONE_OF_EACH))
     assert rows_of(path) == []

@@ -208,7 +208,7 @@ def test_a_header_that_is_too_large_is_answered_with_431(end: bytes) -> None:
     async def scenario(listener: HttpListener) -> None:
         answer = await ended(await connect(listener, REQUEST[:-4] + b"\r\nX: " + b"x" * 4000 + end))
         assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
-        assert answer.endswith(b"The header of a request has at most 1000 bytes.")
+        assert answer.endswith(b"The header is larger than 1000 bytes.")
 
     play(scenario, header_max_bytes=1000)
 

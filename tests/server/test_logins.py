@@ -116,7 +116,7 @@ def test_what_is_sent_behind_a_password_is_not_looked_at_again_and_again(
         lambda: any(end.connection.backlog for end in authenticating(broker)), "it has sent more"
     )
     (end,) = broker.call(lambda: authenticating(broker))
-    assert broker.call(lambda: (end._goes_on, end._transport.is_reading())) == (False, False)
+    assert broker.call(lambda: (end._is_scheduled, end._transport.is_reading())) == (False, False)
     hashing.go_on.set()
     assert answers_until(client, "channel.open-ok") == [
         "connection.tune",

@@ -132,5 +132,5 @@ def test_a_picture_is_not_shown_to_one_who_is_no_administrator_any_more(broker, 
     change(broker, "put_user", "ann", password_hash=None, tags=["monitoring"])
     with pytest.raises(flight.FlightServerError) as refused:
         ann.read(PieceTicket(PICTURE, "published", 1, 0))
-    sentence = "an audit is for users with the tag 'administrator', and 'ann' has it not"
+    sentence = "an audit needs the tag 'administrator', which user 'ann' does not have"
     assert refusal(refused.value).text == sentence

@@ -109,7 +109,7 @@ def test_spark_does_not_send_in_clear_what_was_to_be_secret(certificate, tmp_pat
         gate.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         gate.context.load_cert_chain(certificate, certificate.with_name("key.pem"))
         given = {"url": gate.url.replace("amqp:", "amqps:"), "queue": "q", "tlsCaFile": str(certificate)}
-        with pytest.raises(BrokerRefused, match="takes Flight calls without TLS, and url is one with TLS"):
+        with pytest.raises(BrokerRefused, match="takes Flight calls without TLS, but option url has TLS"):
             find(SourceOptions.parse(given))
         safe = f"grpc+tcp://127.0.0.1:{broker.endpoint.port}"
         assert find(SourceOptions.parse(given | {"flightUrl": safe})).location == safe
@@ -184,9 +184,13 @@ def test_nothing_listens_in_the_clear_where_nothing_is_to(tmp_path, certificate,
 
 
 WRONG = {
-    "nobody could connect": (("--port", "-1"), 2, "nobody could connect: give --tls-cert"),
-    "no key": (("--tls-cert", "{cert}"), 2, "a certificate needs its key"),
-    "no certificate": (("--tls-key", "{key}"), 2, "a certificate needs its key"),
+    "nobody could connect": (
+        ("--port", "-1"),
+        1,
+        "nobody could connect: listeners.amqp_port is off",
+    ),
+    "no key": (("--tls-cert", "{cert}"), 1, "--tls-cert: tls.certificate is set and tls.key is not"),
+    "no certificate": (("--tls-key", "{key}"), 1, "--tls-key: tls.key is set and tls.certificate is not"),
     "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be read"),
     "a key that is none": (("--tls-cert", "{cert}", "--tls-key", "{cert}"), 1, "can't be used"),
 }

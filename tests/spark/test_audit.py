@@ -1,4 +1,4 @@
-"""The audit as a job of Spark, and as a command: what was changed behind the broker's back is named."""
+"""The audit as a job of Spark and as a command: it lists each change that was made without the broker."""
 
 from __future__ import annotations
 
@@ -57,36 +57,36 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def names(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    return [(each["queue"], each["offset"]) for each in found]
+def names(messages: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(message["queue"], message["offset"]) for message in messages]
 
 
-def test_an_honest_broker_holds_with_exit_code_0(run: Run, sample: SampleData, tmp_path: Path) -> None:
+def test_data_without_losses_has_exit_code_0(run: Run, sample: SampleData, tmp_path: Path) -> None:
     ran = run("--data", sample.killed, "--json")
     assert ran.exit_code == 0, ran.output
     findings = json.loads(ran.stdout)
     assert (findings["lost"], findings["doubled"], findings["damage"]) == ([], [], [])
-    orders = next(each for each in findings["queues"] if each["queue"] == "orders")
+    orders = next(queue for queue in findings["queues"] if queue["queue"] == "orders")
     assert orders["published"] == orders["confirmed"] == MESSAGES + 1
     assert orders["outcomes"] == {"acked": CONSUMED - len(REJECTED), "dead lettered": len(REJECTED)}
     assert (orders["ready"], orders["in_flight"]) == (MESSAGES - CONSUMED, 1)
     assert orders["deliveries"] == CONSUMED + len(REQUEUED) + 1
     assert findings["returned"] == {"checked": RETURNED}
-    reasons = {(each["queue"], each["reason"]): each["messages"] for each in findings["dead_letters"]}
+    reasons = {(group["queue"], group["reason"]): group["messages"] for group in findings["dead_letters"]}
     assert reasons == {("orders", "rejected"): len(REJECTED), ("brief", "expired"): EXPIRED}
     assert (tmp_path / "out" / "report.html").exists()
     assert pq.read_table(tmp_path / "out" / "messages").num_rows == sum(
-        each["published"] for each in findings["queues"]
+        queue["published"] for queue in findings["queues"]
     )
 
 
-def test_what_is_lost_and_what_is_doubled_is_named_with_exit_code_1(
+def test_lost_and_doubled_messages_are_listed_with_exit_code_1(
     run: Run, sample: SampleData, tmp_path: Path
 ) -> None:
     data = Path(shutil.copytree(sample.killed, tmp_path / "data"))
-    it = Tampering(data)
-    it.remove("orders", LOST)
-    it.settle("orders", DOUBLED, Outcome.ACKED, b"somebody")
+    tampering = Tampering(data)
+    tampering.remove("orders", LOST)
+    tampering.settle("orders", DOUBLED, Outcome.ACKED, b"somebody")
     ran = run("--data", data, "--json")
     assert ran.exit_code == 1
     findings = json.loads(ran.stdout)
@@ -95,13 +95,13 @@ def test_what_is_lost_and_what_is_doubled_is_named_with_exit_code_1(
     assert findings["doubled"][0]["what"] == "settled as done 2 times"
 
 
-def test_a_message_twice_in_the_log_and_one_that_is_damaged_are_named(
+def test_a_message_twice_in_the_log_and_a_damaged_message_are_listed(
     run: Run, sample: SampleData, tmp_path: Path
 ) -> None:
     data = Path(shutil.copytree(sample.stopped, tmp_path / "data"))
-    it = Tampering(data)
-    it.double("orders", CONSUMED + 5)
-    it.damage("orders", sample_data.body_of(LOST).encode())
+    tampering = Tampering(data)
+    tampering.double("orders", CONSUMED + 5)
+    tampering.damage("orders", sample_data.body_of(LOST).encode())
     ran = run("--data", data)
     assert ran.exit_code == 1
     assert "1 message is lost, 1 is doubled" in ran.stdout
@@ -122,7 +122,7 @@ def audit(spark: SparkSession, tmp_path: Path) -> Callable[..., Findings]:
 
 
 @pytest.mark.full
-def test_a_row_that_is_twice_in_the_table_of_a_pipeline_is_named(
+def test_a_row_twice_in_the_table_of_a_pipeline_is_listed(
     spark: SparkSession, audit: Callable[..., Findings], sample: SampleData, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")
@@ -132,46 +132,52 @@ def test_a_row_that_is_twice_in_the_table_of_a_pipeline_is_named(
         written.write.parquet(f"{table}/_batch={batch}")
     with of_directory(str(sample.killed)) as case:
         findings = audit(case, table=table)
-        assert [(each.queue, each.offset, each.what) for each in findings.doubled] == [
+        assert [(message.queue, message.offset, message.what) for message in findings.doubled] == [
             ("orders", 5, "in the table 2 times"),
             ("orders", 8, "in the table 2 times"),
         ]
         assert not findings.holds
         cut = audit(case, table=table, loop=2, most=1)
-        assert ([each.offset for each in cut.doubled], cut.doubled_count) == ([5], 2)
-        assert ([each.offset for each in cut.loops], cut.loops_count) == ([REQUEUED[0]], len(REQUEUED))
+        assert ([message.offset for message in cut.doubled], cut.doubled_count) == ([5], 2)
+        assert ([message.offset for message in cut.loops], cut.loops_count) == ([REQUEUED[0]], len(REQUEUED))
         assert (len(cut.holes), cut.holes_count) == (0, 0)
-        went = {each.to_name: each.messages for each in cut.flows if each.to_kind == "consumer"}
-        assert sorted(went.values()) == [1, CONSUMED]
-        assert went["others"] == 1  # the one that holds a message
+        delivered = {flow.to_name: flow.messages for flow in cut.flows if flow.to_kind == "consumer"}
+        assert sorted(delivered.values()) == [1, CONSUMED]
+        # the consumer with the message in flight
+        assert delivered["others"] == 1
         spark.createDataFrame([(1,)], "n int").write.parquet(str(tmp_path / "other" / "_batch=0"))
         with pytest.raises(NothingToAudit, match="has no column _queue"):
             audit(case, table=str(tmp_path / "other"))
 
 
-def test_who_holds_a_message_and_what_comes_again_and_again_is_said(
+def test_holders_of_messages_and_redelivery_loops_are_listed(
     audit: Callable[..., Findings], sample: SampleData, tmp_path: Path
 ) -> None:
     data = Path(shutil.copytree(sample.killed, tmp_path / "data"))
-    it = Tampering(data)
-    it.settle("orders", MESSAGES - 1, Outcome.ACKED, b"somebody")
-    it.forget("orders", Kind.SYNCED, LOST)
-    it.settle("plain", 1, Outcome.EXPIRED, b"")
+    tampering = Tampering(data)
+    tampering.settle("orders", MESSAGES - 1, Outcome.ACKED, b"somebody")
+    tampering.forget("orders", Kind.SYNCED, LOST)
+    tampering.settle("plain", 1, Outcome.EXPIRED, b"")
     with of_directory(str(data)) as case:
         findings = audit(case, loop=2)
-    (orders,) = [each for each in findings.queues if each.queue == "orders"]
-    assert orders.published == orders.confirmed == MESSAGES + 1  # also those of which only the note is gone
-    (held, *_) = [each for each in findings.holes if each.state == "in flight"]
+    (orders,) = [queue for queue in findings.queues if queue.queue == "orders"]
+    # a message whose note is missing counts as confirmed too
+    assert orders.published == orders.confirmed == MESSAGES + 1
+    (held, *_) = [hole for hole in findings.holes if hole.state == "in flight"]
     assert (held.queue, held.start, held.stop) == ("orders", sample.held, sample.held + 1)
     assert held.held_by.endswith(" holder")
     assert findings.holes_count == len(findings.holes)
-    assert {each.queue for each in findings.holes} == {"orders"}  # what expires unread leaves no holes
-    assert [each.offset for each in findings.loops] == [*REQUEUED]
-    flows = {(each.from_name, each.to_kind, each.to_name): each.messages for each in findings.flows}
+    # messages that expire unread make no holes
+    assert {hole.queue for hole in findings.holes} == {"orders"}
+    assert [message.offset for message in findings.loops] == [*REQUEUED]
+    flows = {(flow.from_name, flow.to_kind, flow.to_name): flow.messages for flow in findings.flows}
     assert flows["checked", "returned", "publisher"] == RETURNED
     assert flows["", "queue", "orders"] == MESSAGES + 1
-    assert sum(each.messages for each in findings.latencies if each.queue == "orders") == MESSAGES + 1
-    assert findings.advice == []  # basic.get does not prefetch
+    assert (
+        sum(latency.messages for latency in findings.latencies if latency.queue == "orders") == MESSAGES + 1
+    )
+    # basic.get does not prefetch
+    assert findings.advice == []
 
 
 def test_a_running_broker_is_audited_over_flight(
@@ -192,26 +198,29 @@ def test_a_running_broker_is_audited_over_flight(
     worker.consume(queue, "worker")
     for _ in range(30):
         tag = worker.delivery().tag
-        channel.quiet()  # some work
+        # some work
+        channel.quiet()
         worker.ack(tag)
     worker.close()
     with of_broker(BrokerOptions(url=leveret.url)) as case:
         findings = audit(case)
     client.vanish()
     assert findings.holds
-    (mine,) = [each for each in findings.queues if each.queue == queue]
+    (mine,) = [account for account in findings.queues if account.queue == queue]
     assert (mine.published, mine.confirmed, mine.ready, mine.outcomes) == (100, 100, 60, {"acked": 40})
-    (advice,) = [each for each in findings.advice if each.queue == queue]
+    (advice,) = [advice for advice in findings.advice if advice.queue == queue]
     assert (advice.consumer, advice.messages, advice.round_trip_measured) == ("worker", 30, True)
 
 
-def ask(spark: SparkSession, rows: list[dict[str, Any]], place: Path) -> None:
-    """These are the messages that are asked about from now on."""
+def use_messages(spark: SparkSession, rows: list[dict[str, Any]], place: Path) -> None:
+    """Make these messages the table that the queries read."""
     pq.write_table(pa.Table.from_pylist(rows, accounting.MESSAGES), place)
-    tables.show(spark.read.parquet(str(place)))
+    tables.create_view(spark.read.parquet(str(place)))
 
 
-def test_only_who_settles_what_it_is_sent_is_advised_on_prefetch(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_consumers_that_settle_their_deliveries_get_advice_on_prefetch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     settlers = {"shop (1) worker": "shop (1) worker", "shop (1) auto": "", "shop (2) ": "shop (2) "}
     settlers |= {"query lake": "query lake"}
     row = dict.fromkeys(accounting.MESSAGES.names) | {"vhost": "/", "queue": "q", "reader": ""}
@@ -222,42 +231,41 @@ def test_only_who_settles_what_it_is_sent_is_advised_on_prefetch(spark: SparkSes
         for _ in range(20)
     ]
     rows += [row | {"delivered_to": "shop (3) new", "settled": 5010, "settled_by": "shop (3) new"}] * 19
-    ask(spark, rows, tmp_path / "messages")
+    use_messages(spark, rows, tmp_path / "messages")
     case = Case("", datetime.now(UTC), (), {}, (), Directory("", b""), round_trips_ms={"shop": 2.5})
-    (found,) = tables.advice_for_consumers(spark, case, Terms())
-    assert (found.consumer, found.round_trip_ms, found.work_ms) == ("shop (1) worker", 2.5, 2.5)
+    (advice,) = tables.advice_for_consumers(spark, case, Terms())
+    assert (advice.consumer, advice.round_trip_ms, advice.work_ms) == ("shop (1) worker", 2.5, 2.5)
 
 
 @pytest.mark.parametrize(("span_s", "stretch_s"), [(4, 0.1), (25, 0.5), (60, 1), (3600, 60)])
-def test_times_are_drawn_in_about_sixty_stretches_also_of_a_few_seconds(
+def test_times_are_divided_into_about_sixty_stretches(
     spark: SparkSession, tmp_path: Path, span_s: int, stretch_s: float
 ) -> None:
     row = dict.fromkeys(accounting.MESSAGES.names) | {"vhost": "/", "queue": "q", "reader": ""}
     step_us = span_s * 1_000_000 // 500
     rows = [row | {"published": n * step_us, "confirmed": n * step_us + 1000} for n in range(501)]
-    ask(spark, rows, tmp_path / "messages")
+    use_messages(spark, rows, tmp_path / "messages")
     assert tables._stretch(spark) == stretch_s
-    found = tables._latencies(spark, stretch_s)
-    assert 30 < len(found) < 70
-    assert {(right.at - left.at).total_seconds() for left, right in pairwise(found)} == {stretch_s}
+    latencies = tables._latencies(spark, stretch_s)
+    assert 30 < len(latencies) < 70
+    assert {(right.at - left.at).total_seconds() for left, right in pairwise(latencies)} == {stretch_s}
 
 
-def test_the_holes_are_those_of_the_model(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_holes_agree_with_the_model(spark: SparkSession, tmp_path: Path) -> None:
     rows, expected = [], []
     for seed in range(6):
         history = CursorHistory(seed, tmp_path / str(seed))
         rows += [row | {"queue": f"topic.{seed}"} for row in history.run().rows]
         expected += [(f"topic.{seed}", *hole) for hole in history.holes()]
-    ask(spark, rows, tmp_path / "messages")
-    found, count = tables.holes(spark, Terms())
+    use_messages(spark, rows, tmp_path / "messages")
+    holes, count = tables.holes(spark, Terms())
     assert count == len(expected) > 6
-    assert sorted((each.queue, each.reader, each.start, each.stop, each.state) for each in found) == sorted(
-        expected
-    )
+    found = [(hole.queue, hole.reader, hole.start, hole.stop, hole.state) for hole in holes]
+    assert sorted(found) == sorted(expected)
 
 
-def test_a_consumer_that_came_back_is_one_consumer_with_its_name(spark: SparkSession) -> None:
-    """Of labels with other addresses, as the broker writes them, and of the name that Python gives them."""
+def test_a_consumer_that_reconnected_has_one_name(spark: SparkSession) -> None:
+    """Spark and Python derive equal names from labels with different addresses."""
     labels = [
         "127.0.0.1:1 -> 127.0.0.1:5672 worker-1 (consuming) (1) leveret.80b213e26b85",
         "127.0.0.1:2 -> 127.0.0.1:5672 worker-1 (consuming) (1) leveret.0f12f42cfc75",
@@ -281,7 +289,7 @@ def test_a_consumer_that_came_back_is_one_consumer_with_its_name(spark: SparkSes
 
 
 @pytest.mark.needs_rabbitmq
-def test_a_rabbitmq_keeps_no_account_and_is_told_so(rabbitmq: Any) -> None:
+def test_rabbitmq_is_refused(rabbitmq: Any) -> None:
     options = BrokerOptions(url=f"amqp://guest:guest@127.0.0.1:{rabbitmq.port}/")
     with pytest.raises(NothingToAudit, match="is RabbitMQ, which keeps no account"), of_broker(options):
         raise AssertionError

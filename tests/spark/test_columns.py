@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from leveret.amqp import properties as wire
 from leveret.flight import schemas
-from leveret.spark.columns import Columns, declared, schema_of, to_rows, with_body_type
+from leveret.spark.columns import Columns, declared, schema_of, with_body_type
 from leveret.spark.errors import BadSchema
 from leveret.spark.options import SourceOptions
 
@@ -34,7 +34,7 @@ def batch(*bodies: bytes, headers: bool = False) -> pa.RecordBatch:
 
 
 def test_a_message_becomes_a_row():
-    rows = to_rows(batch(b"a", b"\xff"), options()).to_pylist()
+    rows = Columns(options()).rows(batch(b"a", b"\xff")).to_pylist()
     assert [row["offset"] for row in rows] == [7, 8]
     assert [row["routing_key"] for row in rows] == ["key", "key.�"]
     assert [row["body"] for row in rows] == [b"a", b"\xff"]
@@ -48,15 +48,14 @@ def test_a_message_becomes_a_row():
 @pytest.mark.parametrize("properties", ["true", "false"])
 def test_batches_have_exactly_the_types_that_spark_expects(decode, properties):
     chosen = options(decode=decode, includeProperties=properties)
-    rows = to_rows(batch(b"a", b"b", headers=properties == "true"), chosen)
+    rows = Columns(chosen).rows(batch(b"a", b"b", headers=properties == "true"))
     assert rows.schema.equals(to_arrow_schema(schema_of(chosen), timezone="UTC"))
     rows.validate(full=True)
 
 
 def test_what_is_known_of_deliveries_goes_into_its_columns():
-    rows = to_rows(
+    rows = Columns(options()).rows(
         batch(b"a", b"b"),
-        options(),
         redelivered=pa.array([True, False]),
         delivery_count=pa.array([3, 0], pa.int32()),
     )
@@ -66,7 +65,7 @@ def test_what_is_known_of_deliveries_goes_into_its_columns():
 
 def test_bodies_are_not_copied():
     sent = batch(*(bytes(random.Random(i).randbytes(50)) for i in range(10)))
-    rows = to_rows(sent, options())
+    rows = Columns(options()).rows(sent)
     assert rows.column("body").buffers()[2].address == sent.column("body").buffers()[2].address
 
 
@@ -78,7 +77,7 @@ def test_batches_of_different_lengths_share_their_constant_columns():
 
 
 def test_properties_are_columns_when_they_are_asked_for():
-    rows = to_rows(batch(b"a", b"b", headers=True), options(includeProperties="true"))
+    rows = Columns(options(includeProperties="true")).rows(batch(b"a", b"b", headers=True))
     assert rows.column("message_id").to_pylist() == ["m0", "m1"]
 
 
@@ -91,7 +90,7 @@ def test_a_json_body_that_does_not_fit_is_in_column_raw():
             for field in _with_body(schema, chosen)
         ]
     )
-    rows = to_rows(batch(b'{"n":1}', b"?"), with_body_type(chosen, full))
+    rows = Columns(with_body_type(chosen, full)).rows(batch(b'{"n":1}', b"?"))
     assert rows.column("body").to_pylist() == [{"n": 1}, None]
     assert rows.column("raw").to_pylist() == [None, b"?"]
 

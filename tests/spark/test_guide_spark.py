@@ -343,7 +343,7 @@ def test_the_failures_of_running_queries_are_words_of_the_sources():
     sources = "\n".join(
         file.read_text(encoding="utf-8")
         for folder in ("spark", "broker", "storage", "fronts/flight")
-        for file in (SOURCES / folder).glob("*.py")
+        for file in (SOURCES / folder).rglob("*.py")
     )
     joined = re.sub(r'"\s*\n\s*f?"', "", sources)
     said = [text for row in table("## When something is wrong", number=1) for text in quoted(row[0])]
@@ -351,20 +351,12 @@ def test_the_failures_of_running_queries_are_words_of_the_sources():
     assert [text for text in said if text not in joined] == []
 
 
-# --- the page about clusters, the architecture -----------------------------------------------------------
+# --- the page about clusters -----------------------------------------------------------------------------
 
 
 def test_the_packages_that_executors_need_are_those_that_the_cluster_tests_give_them():
     said = {name for row in table("## What has to be where", page=CLUSTER_PAGE) for name in quoted(row[0])}
     assert set(cluster.PACKAGES) <= said
-
-
-def test_the_architecture_names_every_file():
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    folders = ("flight", "spark", "fronts/flight", "broker")
-    files = [file for folder in folders for file in (SOURCES / folder).glob("[!_]*.py")]
-    missing = [str(file.relative_to(SOURCES)) for file in files if f"{file.name}`" not in text]
-    assert missing == []
 
 
 @pytest.mark.parametrize("page", ["spark.md", "spark-cluster.md"])

@@ -364,7 +364,7 @@ def test_columns_of_no_type_are_taken_for_missing():
 
 
 def test_messages_must_go_somewhere():
-    with pytest.raises(BadSchema, match="nothing says where the messages go"):
+    with pytest.raises(BadSchema, match="the messages have no address"):
         checked({"body": TEXT}, routing_key="")
     checked({"body": TEXT}, routing_key="", exchange="fanout")
     checked({"body": TEXT, "exchange": TEXT}, routing_key="")

@@ -52,14 +52,15 @@ def test_of_two_limits_the_nearer_one_counts(options):
 
 
 def test_without_a_limit_a_batch_is_all_there_is(options, monkeypatch):
-    monkeypatch.delattr(peek.PeekStreamReader, "_fitting")  # no sizes are asked for
+    # No sizes are asked for.
+    monkeypatch.delattr(peek.PeekStreamReader, "_measured_stop")
     run = Run({}, **options)
     assert run.reader.getDefaultReadLimit() == ReadAllAvailable()
     assert sizes(run.batch()) == [500, *[100] * 8]
 
 
 def test_no_more_sizes_are_looked_at_than_a_lease_would(options, monkeypatch):
-    monkeypatch.setattr(peek, "_WEIGHED_MAX", 4)
+    monkeypatch.setattr(peek, "_MEASURED_MAX", 4)
     run = Run({}, **options, maxBytesPerTrigger="1m")
     assert [sizes(run.batch()) for _ in range(3)] == [[500, *[100] * 3], [100] * 4, [100]]
 

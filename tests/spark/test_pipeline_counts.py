@@ -58,7 +58,7 @@ def test_rows_that_waited_when_the_run_began_count_for_its_share():
 
 
 def test_messages_are_acked_though_rows_are_rejected_that_waited():
-    counts = Counts().with_batch(10, 3).with_batch(2, 7, of_others=6)
+    counts = Counts().with_batch(10, 3).with_batch(2, 7, of_earlier_batches=6)
     assert (counts.batches, counts.messages, counts.rejected, counts.acked) == (2, 12, 10, 8)
 
 
@@ -130,9 +130,9 @@ class Silent:
 
 def test_counts_that_do_not_come_are_not_waited_for_for_ever():
     silent = Silent()
-    assert write_counts.told(silent, patience_s=0.01) is None  # type: ignore[arg-type]
+    assert write_counts.wait_for(silent, timeout_s=0.01) is None  # type: ignore[arg-type]
     silent.over.set()
-    assert write_counts.told(silent) == {}  # type: ignore[arg-type]
+    assert write_counts.wait_for(silent) == {}  # type: ignore[arg-type]
 
 
 # files on a disk

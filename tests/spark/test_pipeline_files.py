@@ -173,7 +173,11 @@ def test_the_file_of_the_guide_is_a_good_one():
         ('name = "large"', 'name = "dated"', "line 19: steps[2].name 'dated' is there twice"),
         ('name = "dated"', 'name = "input"', "line 12: steps[1].name 'input' is the name of the parsed rows"),
         ('name = "alarms"', 'name = "table"', "line 36: sinks[2].name 'table' is there twice"),
-        ("FROM input", "FROM inputt", "line 13: steps[1].sql reads 'inputt', which is not there (there are"),
+        (
+            "FROM input",
+            "FROM inputt",
+            "line 13: steps[1].sql reads 'inputt', which is not declared (there are",
+        ),
         ("FROM input", "FROM dated", "line 13: steps[1].sql of 'dated' reads itself"),
         ("FROM input", "FROM large", "line 13: steps[1].sql of 'dated' reads 'large', which comes later"),
         ("SELECT *, date", "SELEC *, date", "line 13: steps[1].sql does not parse"),
@@ -491,9 +495,7 @@ def somebody() -> Iterator[subprocess.Popen]:
 def test_a_checkpoint_whose_pipeline_runs_is_refused_until_its_process_is_gone(tmp_path: Path, somebody):
     state = State(declared(placed(tmp_path)))
     state.report(Status.first("orders").now(state="running", pid=somebody.pid))
-    told = (
-        rf"pipeline 'orders' is running already: process {somebody.pid} on .*\(stop it before; .*status.json"
-    )
+    told = rf"'orders' is running already: process {somebody.pid} on .*\(stop that process; .*status.json"
     for look in (state.check, lambda: state.claim(None)):
         with pytest.raises(CheckpointInUse, match=told):
             look()

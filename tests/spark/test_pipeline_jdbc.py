@@ -21,7 +21,8 @@ from leveret.spark.pipelines import BadPipeline, batch_ids, running, sinks, writ
 from leveret.spark.pipelines.databases import Connection, Database, DatabaseFailed, without_secrets
 from leveret.spark.pipelines.declaration import Declaration, parse
 from leveret.spark.pipelines.declaration_checks import check
-from leveret.spark.pipelines.jdbc import Turn
+from leveret.spark.pipelines.jdbc import BatchWrite
+from leveret.spark.pipelines.spark_failures import first_cause
 from leveret.testing.broker import Broker
 from tests.spark.postgresql import PASSWORD, USER, PostgreSQL, running_postgresql
 from tests.spark.queues import publish
@@ -100,9 +101,9 @@ class Place:
     def has(self, batch: int) -> bool:
         return batch_ids.is_in_a_sink(self.spark, self.declared(), batch)
 
-    def turn(self, batch: int) -> Turn:
+    def batch_write(self, batch: int) -> BatchWrite:
         declared = self.declared()
-        return Turn(Database(self.spark, declared.sinks[0], declared), ("query", "table"), batch)
+        return BatchWrite(Database(self.spark, declared.sinks[0], declared), ("query", "table"), batch)
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
@@ -181,17 +182,17 @@ def test_an_older_batch_is_refused(place, rows):
 
 
 def test_a_run_that_was_taken_for_dead_moves_nothing(place, rows):
-    dead, alive = place.turn(0), place.turn(0)
-    stage = dead.claimed("orders")
-    columns = dead.prepared(stage, rows)
-    written = dead.staged(rows, stage)
-    alive_stage = alive.claimed("orders")
+    dead, alive = place.batch_write(0), place.batch_write(0)
+    stage = dead.claim_stage("orders")
+    columns = dead.create_tables(stage, rows)
+    written = dead.stage_rows(rows, stage)
+    alive_stage = alive.claim_stage("orders")
     with pytest.raises(DatabaseFailed, match="another run has taken over batch 0 of orders"):
-        dead.finished(stage, columns, written)
-    alive.prepared(alive_stage, rows)
-    alive.finished(alive_stage, columns, alive.staged(rows, alive_stage))
+        dead.commit(stage, columns, written)
+    alive.create_tables(alive_stage, rows)
+    alive.commit(alive_stage, columns, alive.stage_rows(rows, alive_stage))
     with pytest.raises(DatabaseFailed, match="another run has taken over"):
-        dead.finished(stage, columns, written)
+        dead.commit(stage, columns, written)
     assert place.ids() == list(range(10))
     assert place.tables == ["leveret_batches", "orders"]
 
@@ -215,21 +216,21 @@ def pulled(*_: object) -> None:
 
 
 def test_rows_that_a_task_staged_twice_are_not_moved(place, rows):
-    turn = place.turn(0)
-    stage = turn.claimed("orders")
-    columns = turn.prepared(stage, rows)
-    written = turn.staged(rows, stage)
-    turn.staged(rows.where("id < 3"), stage)
+    writing = place.batch_write(0)
+    stage = writing.claim_stage("orders")
+    columns = writing.create_tables(stage, rows)
+    written = writing.stage_rows(rows, stage)
+    writing.stage_rows(rows.where("id < 3"), stage)
     with pytest.raises(DatabaseFailed, match="13 rows are staged for orders instead of 10"):
-        turn.finished(stage, columns, written)
+        writing.commit(stage, columns, written)
     assert place.ids() == []
-    assert turn.claimed("orders") is not None
+    assert writing.claim_stage("orders") is not None
 
 
 def test_rows_that_were_not_counted_are_not_moved(place, rows, monkeypatch):
     assert not place.has(0)
     with monkeypatch.context() as patch:
-        patch.setattr(write_counts, "told", lambda _: None)
+        patch.setattr(write_counts, "wait_for", lambda _: None)
         with pytest.raises(DatabaseFailed, match="Spark does not say how many rows are staged for orders"):
             place.write(rows)
     assert (place.ids(), place.has(0)) == ([], False)
@@ -310,7 +311,7 @@ def test_rows_that_the_database_refuses_are_told_in_a_sentence(place, rows):
     [
         (
             {"url": "jdbc:postgresql://h/db", "driver": "org.nowhere.Driver"},
-            "needs the class org.nowhere.Driver, which is not there "
+            "needs the class org.nowhere.Driver, which Java can't find "
             "(under [spark], packages = ['org.postgresql:postgresql:<version>'] or jars = ['<its jar>'])",
         ),
         ({"url": "jdbc:unheard:of"}, "needs a driver for jdbc:unheard (under [spark], packages = ['<group>"),
@@ -378,15 +379,17 @@ def test_names_of_tables_may_have_quotes_and_schemas(table):
 # what dies, and when
 
 
-@pytest.mark.parametrize("point", ["claimed", "prepared", "staged", "in the transaction", "finished"])
+@pytest.mark.parametrize(
+    "point", ["claim_stage", "create_tables", "stage_rows", "in the transaction", "commit"]
+)
 def test_what_is_written_again_after_it_died_is_there_once(place, rows, monkeypatch, point):
     with monkeypatch.context() as patch:
         _fail_at(patch, point, "orders")
         place.write(rows.where("id < 5"))
         with pytest.raises(RuntimeError, match="pulled the plug"):
             place.write(rows.where("id >= 5"), 1)
-    assert place.ids() == list(range(10 if point == "finished" else 5))
-    assert place.has(1) == (point == "finished")
+    assert place.ids() == list(range(10 if point == "commit" else 5))
+    assert place.has(1) == (point == "commit")
     place.write(rows.where("id >= 5"), 1)
     assert place.ids() == list(range(10))
     assert place.tables == ["leveret_batches", "orders"]
@@ -394,7 +397,7 @@ def test_what_is_written_again_after_it_died_is_there_once(place, rows, monkeypa
 
 def _fail_at(patch: pytest.MonkeyPatch, point: str, table: str) -> None:
     """Just after something was done in the second batch."""
-    kind = Connection if point == "in the transaction" else Turn
+    kind = Connection if point == "in the transaction" else BatchWrite
     name = "run" if kind is Connection else point
     before = getattr(kind, name)
     moves = count()
@@ -437,7 +440,7 @@ def pipeline(place: Place, leveret: Broker) -> Running:
     return Running(place, leveret)
 
 
-@pytest.mark.parametrize("point", ["in the transaction", pytest.param("finished", marks=pytest.mark.full)])
+@pytest.mark.parametrize("point", ["in the transaction", pytest.param("commit", marks=pytest.mark.full)])
 def test_a_pipeline_that_dies_leaves_each_row_once_in_each_of_its_tables(pipeline, monkeypatch, point):
     place = pipeline.place
     tables = [sink(url=place.url), sink("totals", "totals", url=place.url, dbtable="totals")]
@@ -455,7 +458,7 @@ def test_a_missing_driver_stops_a_pipeline_and_nothing_is_settled(pipeline):
     with pytest.raises((BadPipeline, StreamingQueryException)) as caught:
         pipeline.run(sink(url="jdbc:unheard:of"))
     error = caught.value
-    said = str(running.explained(error) if isinstance(error, StreamingQueryException) else error)
+    said = first_cause(error) if isinstance(error, StreamingQueryException) else str(error)
     assert "orders.toml, line 23: sinks[1].options needs a driver for jdbc:unheard (" in said
     assert pipeline.broker.depth(pipeline.queue) + pipeline.broker.unacked(pipeline.queue) == 30
 

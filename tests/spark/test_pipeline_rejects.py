@@ -208,7 +208,7 @@ def test_a_verdict_is_for_one_batch_of_one_query(place):
     assert recorded_rejects.read(pipeline, 7) is None
     recorded_rejects.write(pipeline, found)
     assert recorded_rejects.read(pipeline, 7) == found
-    recorded_rejects.write(pipeline, found.when_written())
+    recorded_rejects.write(pipeline, found.as_written())
     assert recorded_rejects.read(pipeline, 7).written
     assert recorded_rejects.read(pipeline, 8) is None
     (place.path / "checkpoint/query").mkdir()

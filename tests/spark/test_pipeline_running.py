@@ -79,7 +79,7 @@ def test_a_signal_is_noted_and_a_second_one_interrupts():
     before = signal.getsignal(signal.SIGTERM)
     with Interrupts([signal.SIGTERM], is_safe=lambda: False) as interrupts:
         signal.raise_signal(signal.SIGTERM)
-        assert interrupts.came == [signal.SIGTERM]
+        assert interrupts.received == [signal.SIGTERM]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -91,7 +91,7 @@ def test_where_nothing_can_be_cut_off_a_signal_interrupts_at_once():
         interrupts.listen()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
-    assert interrupts.came == [signal.SIGTERM]
+    assert interrupts.received == [signal.SIGTERM]
 
 
 # runs
@@ -188,7 +188,7 @@ def test_what_fails_before_the_query_runs_is_one_sentence_too(spark, place):
 @needs_java
 def test_packages_can_not_be_added_to_a_session_that_is_there(spark, place):
     place.write(queue=place.queue, more='[spark]\npackages = ["org.example:x:1"]')
-    with pytest.raises(BadPipeline, match=r"spark\.packages can't be added to a session that is there"):
+    with pytest.raises(BadPipeline, match=r"spark\.packages can't be added to the active session"):
         Pipeline.from_toml(place.file).run(once=True)
     assert place.status.state == "failed"
 
@@ -230,15 +230,15 @@ def test_a_status_that_can_not_be_written_for_a_while_does_not_end_the_query(mon
     waits, said, stopped = iter([False, False, True]), [], []
     query = SimpleNamespace(awaitTermination=lambda _: next(waits), stop=lambda: stopped.append(True))
 
-    def say(status: str, **changes: str) -> None:
+    def report(status: str, **changes: str) -> None:
         said.append((status, changes))
         if len(said) != 2:
             raise SparkSideError("the checkpoint's disk is full")
 
-    told = running.Told("before", None, None)
-    monkeypatch.setattr(told, "say", say)
+    reporter = running.StatusReporter("before", None, None)
+    monkeypatch.setattr(reporter, "report", report)
     monkeypatch.setattr(running, "progressed", lambda *_: "now")
-    running._follow(query, None, told, lambda: False)
+    running._follow(query, None, reporter, lambda: False)
     assert said == [("now", {}), ("now", {}), ("now", {"state": "stopped"})]
     assert stopped == [True]
 
@@ -248,6 +248,6 @@ def test_who_runs_it_is_told_what_can_not_be_written():
         raise SparkSideError("the checkpoint's disk is full")
 
     heard = []
-    told = running.Told(Status.first("orders"), SimpleNamespace(report=report), heard.append)
-    told.mention(state="stopped")
+    reporter = running.StatusReporter(Status.first("orders"), SimpleNamespace(report=report), heard.append)
+    reporter.try_report(state="stopped")
     assert [status.state for status in heard] == ["stopped"]

@@ -154,13 +154,13 @@ def test_a_table_belongs_to_the_first_query_also_where_only_spark_can_look(spark
     session = spark.newSession()
     session.conf.set("fs.viewfs.mounttable.lake.link./t", (tmp_path / "t").as_uri())
     for path in ("viewfs://lake/t/orders", str(tmp_path / "orders")):
-        assert [table_owner.claimed(session, path, query) for query in ("one", "two", "one")] == ["one"] * 3
+        assert [table_owner.claim(session, path, query) for query in ("one", "two", "one")] == ["one"] * 3
     (tmp_path / "t/orders/_query").unlink()
     (tmp_path / "t/orders/_query").touch()
     (tmp_path / "t/orders/._query.crc").unlink()
-    assert table_owner.claimed(session, "viewfs://lake/t/orders", "two") == "two"
+    assert table_owner.claim(session, "viewfs://lake/t/orders", "two") == "two"
     with pytest.raises(SparkSideError, match=r"nowhere://lake can't be read: .*\(check the place"):
-        table_owner.claimed(session, "nowhere://lake", "one")
+        table_owner.claim(session, "nowhere://lake", "one")
 
 
 @needs_java
@@ -568,7 +568,7 @@ def test_the_command_says_what_it_has_put_together_in_the_session_that_is_there(
     )
     assert (table["files_after"], table["rows_before"]) == (3, 30)
     result = command(written.place, more=partition)
-    assert (result.exit_code, result.output.strip()) == (0, "leveret: table: nothing to put together")
+    assert (result.exit_code, result.output.strip()) == (0, "leveret: table: nothing to compact")
     assert spark.range(3).count() == 3
 
 

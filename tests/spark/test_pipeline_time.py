@@ -15,7 +15,7 @@ from leveret.spark.columns import schema_of
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import BadPipeline, Pipeline, batches, recorded_rejects, running
-from leveret.spark.pipelines.batch_state import Memory
+from leveret.spark.pipelines.batch_state import StateStore
 from leveret.spark.pipelines.batches import Batches
 from leveret.spark.pipelines.checkpoint_files import Status
 from leveret.spark.pipelines.declaration import Declaration, parse
@@ -232,7 +232,7 @@ def history(chance: random.Random) -> list[list[dict]]:
 
 DEATHS = (
     (batches.sinks, "write"),
-    (Memory, "keep"),
+    (StateStore, "write"),
     (batches.rejects, "publish"),
     (batches.rejects, "settle"),
 )
@@ -272,7 +272,8 @@ def test_each_message_ends_in_one_place(place, windows, duplicates, deaths):
                 with pytest.raises(PulledPlug):
                     Batches(declared)(frame, number)
             if death[1] == "settle":  # what is settled does not come again
-                settled = [offset for *_, offset in recorded_rejects.read(declared, number).rejected()]
+                parts = recorded_rejects.read(declared, number).parts
+                settled = [offset for part in parts for *_, offset in part.messages()]
                 frame = frame.where(~frame["offset"].isin(settled))
         account = Batches(declared)
         account(frame, number)
@@ -322,7 +323,7 @@ def test_rows_wait_for_their_window_and_late_ones_are_rejected_across_runs(place
     with pytest.raises(BadPipeline, match="is missing, and 2 rows of the checkpoint wait in windows"):
         running.start(place.spark, place.declared(WATERMARK, DEDUP))
     with pytest.raises(SparkSideError, match="is of batch 2, and Spark begins with 0"):
-        Memory(declared).before(place.spark, 0)
+        StateStore(declared).before(place.spark, 0)
 
 
 # on bodies, without a broker

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from leveret.cli.main import app
 from leveret.spark.pipelines import single_pass, sql
-from leveret.spark.pipelines.batch_state import Memory
+from leveret.spark.pipelines.batch_state import StateStore
 from leveret.spark.pipelines.checkpoint_files import State, Status
 from leveret.spark.pipelines.declaration import Declaration, parse, read
 from leveret.spark.pipelines.declaration_checks import check
@@ -142,13 +142,13 @@ def test_a_file_without_windows_or_with_another_time_is_refused_while_rows_wait(
     (notes / "7.json").write_text(
         json.dumps({"time": "at", "clock_us": 5, "keys": [], "waiting": 3, "schemas": {}})
     )
-    assert Memory(declared(text)).waiting() == 3
+    assert StateStore(declared(text)).count_waiting() == 3
     without = text.partition("[windows]")[0] + "[rejects]" + text.partition("[rejects]")[2]
     with pytest.raises(BadPipeline, match="windows is missing, and 3 rows of the checkpoint wait in windows"):
-        Memory(declared(without)).waiting()
+        StateStore(declared(without)).count_waiting()
     another = text.replace('column = "at"', 'column = "_message.timestamp"')
     with pytest.raises(BadPipeline, match=r"line 8: watermark\.column was 'at', and 3 rows of the checkp"):
-        Memory(declared(another)).waiting()
+        StateStore(declared(another)).count_waiting()
 
 
 def test_what_is_explained_shows_no_keys():
@@ -180,10 +180,10 @@ def test_a_column_that_waiting_rows_have_can_not_be_given_up(tmp_path: Path):
         (notes / "7.json").write_text(json.dumps(note))
 
     wait_with(*names)
-    assert Memory(declared(text)).waiting() == 3
+    assert StateStore(declared(text)).count_waiting() == 3
     wait_with(*names, "Price", "tip")
     with pytest.raises(BadPipeline, match=r"schema has no column 'Price', and 3 rows of the checkpoint wait"):
-        Memory(declared(text)).waiting()
+        StateStore(declared(text)).count_waiting()
 
 
 # in one pass

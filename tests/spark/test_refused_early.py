@@ -12,9 +12,10 @@ from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.client import ConnectionLost
 from leveret.client.channel import Channel
-from leveret.spark import addressing, publishing_sink
+from leveret.spark import addressing
 from leveret.spark.columns import schema_of
 from leveret.spark.datasource import LeveretDataSource
+from leveret.spark.endpoint import connected
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import SinkOptions, SourceOptions
 from leveret.spark.queue_consumer import QueueConsumer
@@ -184,7 +185,7 @@ def test_a_broker_that_takes_nothing_for_want_of_memory_says_so(own_rabbitmq):
 @pytest.mark.needs_rabbitmq
 def test_a_password_that_was_changed_is_no_broker_that_is_away(rabbitmq):
     options = SinkOptions.parse({"url": rabbitmq.url, "password": "changed", "routingKey": "q"})
-    with pytest.raises(BrokerRefused, match="Login was refused"), publishing_sink.connected(options):
+    with pytest.raises(BrokerRefused, match="Login was refused"), connected(options, 5.0):
         pass
 
 

@@ -210,7 +210,7 @@ def test_a_task_that_is_not_told_its_query_says_so(leveret, queue):
     writer = stream(leveret, queue)
     with task(), pytest.raises(SparkSideError, match="did not tell this task its query and batch"):
         writer.write(iter([bodies("a")]))
-    with pytest.raises(SparkSideError, match="written by tasks of Spark"):
+    with pytest.raises(SparkSideError, match="written by a task of Spark"):
         writer.write(iter([bodies("a")]))
 
 
@@ -239,7 +239,7 @@ def test_a_batch_write_that_is_given_up_after_its_commit_came_through_says_so(le
     staged = run(writer, [bodies("a")])
     writer.commit([staged])  # and its answer is lost
     writer.abort([staged])
-    assert "its rows are there. Look before you write them again" in caplog.text
+    assert "its rows are visible. Look before you write them again" in caplog.text
     assert texts_in(leveret.url, queue) == ["a"]
 
 
@@ -413,7 +413,7 @@ def test_a_dataframe_that_a_queue_has_no_room_for_is_not_written(spark, leveret,
     queue = declare(leveret.url, fresh("queue"), **{"x-max-length": 100, "x-overflow": "reject-publish"})
 
     rows = spark.range(0, 102, 1, 2).selectExpr("cast(id AS string) AS body")
-    with pytest.raises(Exception, match=f"queue '{queue}' in vhost '/' is full, and refuses"):
+    with pytest.raises(Exception, match=f"queue '{queue}' in vhost '/' is full and refuses"):
         written(rows, leveret, queue).save()
     assert leveret.depth(queue) == 0
     written(rows.limit(100), leveret, queue).save()

@@ -13,14 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from leveret.spark import queue_consumer, spool_stream
 from leveret.spark.errors import (
-    BadOption,
     BrokerAway,
     BrokerRefused,
     DataLost,
     SparkSideError,
     WrongCheckpoint,
 )
-from leveret.spark.options import SourceOptions
 from leveret.spark.spool import Spool, TakenOver
 from leveret.spark.spool_stream import SpoolStreamReader
 from leveret.testing.broker import Broker
@@ -325,7 +323,7 @@ def test_what_is_a_stream_is_asked_though_much_is_in_hand(rabbitmq, fresh, tmp_p
     publish(rabbitmq.url, queue, [])
     for number in range(20):
         publish_with_id(rabbitmq.url, queue, str(number), b"x" * 20_000, {"x-stream-offset": number})
-    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(queue_consumer, "_READY_BYTES_MAX", 100_000)
     chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="3")
     with driving(chosen) as driver:
         driver.until(20)
@@ -505,11 +503,6 @@ def test_a_wrong_password_is_one_sentence_without_it(rabbitmq, fresh, tmp_path):
         with pytest.raises(BrokerRefused) as caught:
             driver.plan()
         assert "sesame" not in str(caught.value)
-
-
-def test_without_a_spool_location_nothing_begins():
-    with pytest.raises(BadOption, match="spoolLocation is missing"):
-        SpoolStreamReader(SourceOptions.parse({"queue": "orders", "cursor": "c"}))
 
 
 def test_a_spool_that_executors_do_not_see_is_one_sentence(rabbitmq, fresh, tmp_path: Path):

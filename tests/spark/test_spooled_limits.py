@@ -194,13 +194,13 @@ def test_what_is_in_hand_is_bounded_in_bytes(rabbitmq, fresh, tmp_path, monkeypa
     queue = fresh()
     sent = sorted("x" * 20_000 + f"{number:03d}" for number in range(60))
     publish(rabbitmq.url, queue, sent)
-    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(queue_consumer, "_READY_BYTES_MAX", 100_000)
     held: list[int] = []
     deliver = queue_consumer.QueueConsumer._deliver
 
     def watched(consumer: queue_consumer.QueueConsumer, deliveries: list[Any]) -> None:
         deliver(consumer, deliveries)
-        held.append(consumer._bytes)
+        held.append(consumer._ready_bytes)
 
     monkeypatch.setattr(queue_consumer.QueueConsumer, "_deliver", watched)
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="7")) as driver:
@@ -215,7 +215,7 @@ def test_a_consumer_that_has_enough_in_hand_reads_on_to_take_its_leave(
 ):
     queue = fresh()
     publish(rabbitmq.url, queue, ["x" * 20_000] * 30)
-    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(queue_consumer, "_READY_BYTES_MAX", 100_000)
     deaf: list[bool] = []
     close = queue_consumer.Intake.close
 
@@ -228,7 +228,7 @@ def test_a_consumer_that_has_enough_in_hand_reads_on_to_take_its_leave(
     consumer.open()
     consumer.begin()
     assert consumer.take(max_messages=1, max_bytes=None, wait_s=10)
-    wait_until(lambda: consumer._held, "enough is in hand")
+    wait_until(lambda: consumer._is_held_back, "enough is in hand")
     consumer.close()
     assert deaf == [False]
 

@@ -257,7 +257,7 @@ def test_a_consumer_that_is_cancelled_while_it_has_enough_in_hand_reads_on_at_on
             intake._cancelled(intake._channel, intake._tag)
             paused.append(session._paused)
 
-    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 0)
+    monkeypatch.setattr(queue_consumer, "_READY_BYTES_MAX", 0)
     monkeypatch.setattr(QueueConsumer, "_deliver", deliver_and_cancel)
     consumer = QueueConsumer(options(broker.url, queue, tmp_path), prefetch=10)
     try:

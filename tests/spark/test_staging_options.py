@@ -36,7 +36,9 @@ def test_a_stage_that_nobody_commits_is_thrown_away_when_its_time_is_over(timed)
     assert hidden(timed) == 2
     timed.clock.advance(0.002)
     assert hidden(timed) == 0
-    with pytest.raises(BrokerRefused, match=r"is not there.*with a longer stageTimeout") as refused:
+    with pytest.raises(
+        BrokerRefused, match=r"is missing or incomplete.*with a longer stageTimeout"
+    ) as refused:
         writer.commit([staged], 0)
     assert refused.value.kind == "expired"
     assert texts_in(timed.url, "orders") == []

@@ -35,7 +35,7 @@ def stream(rabbitmq, fresh: Callable[..., str]) -> str:
 @pytest.fixture
 def in_hand(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes were in hand whenever something came, with a bound that is soon reached."""
-    monkeypatch.setattr(stream_consumer, "_IN_HAND_BYTES_MAX", IN_HAND_BYTES_MAX)
+    monkeypatch.setattr(stream_consumer, "_READY_BYTES_MAX", IN_HAND_BYTES_MAX)
     monkeypatch.setattr(stream_consumer, "CHUNK_BYTES", 50_000)
     found: list[int] = []
     deliver = stream_consumer._Run._deliver

@@ -401,7 +401,7 @@ def test_a_checkpoint_of_another_broker_is_refused_unless_loss_is_allowed(rabbit
 @pytest.fixture
 def hasty(monkeypatch) -> None:
     """What an earlier stream had is not waited for as long as a slow broker may need."""
-    monkeypatch.setattr(streams, "_PATIENT_S", 0.3)
+    monkeypatch.setattr(streams, "_MISSING_MESSAGE_S", 0.3)
 
 
 def checkpoint_at_50(url: str, stream: str) -> dict[str, Any]:
@@ -482,7 +482,7 @@ def test_a_stream_that_was_declared_again_and_is_empty_is_refused_at_its_first_m
 
 
 def test_a_stream_that_is_declared_again_under_an_idle_query_is_noticed(rabbitmq, stream, hasty, monkeypatch):
-    monkeypatch.setattr(streams, "_IDLE_S", 0.5)
+    monkeypatch.setattr(streams, "_IDLE_END_AGE_MAX_S", 0.5)
     start = checkpoint_at_50(rabbitmq.url, stream)
     reader = StreamReader(options(rabbitmq.url, stream))
     assert reader.latestOffset(start, ReadAllAvailable()) == start

@@ -284,7 +284,7 @@ def test_a_partition_that_disappeared_is_said(leveret, topic, options):
     leveret.call(lambda: groups.delete(groups.get(topic, "lake")))
     with channel(leveret.url) as unbinding:
         unbinding.queue_unbind(f"{topic}-1", topic, "1")
-    with pytest.raises(DataLost, match=f"partition '{topic}-1' of '{topic}' in vhost '/' is not there any"):
+    with pytest.raises(DataLost, match=f"partition '{topic}-1' of '{topic}' in vhost '/' no longer exists"):
         Run(run.checkpoint, **options).plan()
 
 
@@ -551,7 +551,7 @@ def test_a_checkpoint_ahead_of_the_broker_is_refused(leveret, stream, of_stream)
 def test_what_is_read_must_be_what_the_option_says(leveret, topic, stream):
     publish(leveret.url, "a queue", [])
     for given, sentence in {
-        ("queue", stream): "is a stream, which has no leases: it is read by offset .Use option stream",
+        ("queue", stream): "is a stream: it has no leases and is read by offset .Use option stream",
         ("stream", "a queue"): "queue 'a queue' in vhost '/' is no stream .Use option queue",
         ("stream", topic): "is a topic and no stream .Use option topic",
         ("topic", stream): "is a stream and no topic .Use option stream",

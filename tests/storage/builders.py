@@ -39,7 +39,7 @@ def make_store(files: Files, clock: Callable[[], int] | None = None, *, options:
 
 
 def killed(disk: SimulatedDisk, clock: Callable[[], int] | None = None) -> Store:
-    """The store as the next process finds it when this one is killed."""
+    """Return the store that the next process opens after this one is killed."""
     return make_store(disk.restart(), clock)
 
 
@@ -55,7 +55,7 @@ def messages(
 
 
 def batch(first: int, n: int = 1, *, size: int = 0, time_us: int = 7, flags: int = PERSISTENT) -> Batch:
-    """A batch whose bodies say their offsets."""
+    """Return a batch whose bodies are the offsets."""
     made = messages(n, first=first, size=size, flags=flags)
     return Batch(first, time_us, made, size_of(made))
 
@@ -69,7 +69,7 @@ def singles(numbers: Iterable[int]) -> list[Range]:
 
 
 def runs(numbers: Sequence[int]) -> list[Range]:
-    """The same numbers, which ascend, as maximal runs."""
+    """Return ascending numbers as maximal runs."""
     found: list[Range] = []
     for offset in numbers:
         if found and found[-1][1] == offset:

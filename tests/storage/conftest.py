@@ -31,7 +31,7 @@ def log(store) -> Log:
 
 @pytest.fixture
 def cursor(store, log) -> Cursor:
-    """One that may deliver: its first mark is durable."""
+    """A cursor that may deliver, because its first mark is durable."""
     made = store.create_cursor(log, "reader")
     store.sync()
     return made

@@ -63,7 +63,7 @@ def random_ranges(random: Random, stop: int) -> list[tuple[int, int]]:
 
 
 def records_of(batches) -> list[Record]:
-    """What the batches hold, as the log would say it."""
+    """Return the records of the batches as the log returns them."""
     found = []
     for batch in batches:
         batch.validate(full=True)

@@ -18,8 +18,8 @@ def checkpoints(disk: SimulatedDisk) -> list[str]:
 
 
 def real_damage(store: Store) -> list[Damage]:
-    """What is not just a write to the WAL that was cut short and made again elsewhere."""
-    return [each for each in store.damage if not each.file.startswith("wal/")]
+    """Return damage outside of the WAL, whose failed writes are repeated elsewhere."""
+    return [damage for damage in store.damage if not damage.file.startswith("wal/")]
 
 
 class TestOrder:

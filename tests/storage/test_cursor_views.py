@@ -14,10 +14,10 @@ def test_an_offset_is_waiting_in_flight_or_settled(store, log, cursor, clock):
     waiting, in_flight, settled = cursor.waiting, cursor.in_flight, cursor.settled
     assert (waiting.ready, waiting.delayed, len(in_flight)) == (5, 1, 1)
     assert (list(waiting.ready_ranges()), list(waiting.delayed_ranges())) == ([(5, 10)], [(2, 3)])
-    assert (in_flight.within([(0, 10)]), in_flight.first, 4 in in_flight) == ([(4, 5)], 4, True)
+    assert (in_flight.offsets_in([(0, 10)]), in_flight.first, 4 in in_flight) == ([(4, 5)], 4, True)
     assert list(settled.unsettled_within(0, 10)) == [(2, 3), (4, 10)]
     assert [offset in settled for offset in range(5)] == [True, True, False, True, False]
-    assert waiting.within([(0, 7)]) == [(2, 3), (5, 7)]
+    assert waiting.offsets_in([(0, 7)]) == [(2, 3), (5, 7)]
 
 
 def test_the_next_due_time_and_the_next_offset_are_told(store, log, cursor, clock):
@@ -58,7 +58,7 @@ def test_returns_are_counted_and_have_a_reason(store, log, cursor):
     returns = cursor.returns
     assert ([returns.count(offset) for offset in range(4)], len(returns)) == ([1, 1, 0, 0], 3)
     assert returns.by_count([(0, 4)]) == {1: [(0, 2)], 0: [(2, 3), (3, 4)]}
-    assert returns.within([(1, 4)]) == {1: 1, 2: 0}
+    assert returns.counts_in([(1, 4)]) == {1: 1, 2: 0}
     assert (returns.reason(0), returns.reason(2)) == (b"no paper", None)
     assert [returns.has_reason(1, why) for why in (b"no paper", b"no ink")] == [True, False]
     assert [returns.any_reason([each]) for each in ((1, 3), (2, 4))] == [True, False]

@@ -1,7 +1,7 @@
 import pytest
 
 from leveret.storage import frames
-from leveret.storage.frame_repair import mend
+from leveret.storage.frame_repair import repair
 from leveret.storage.frames import HEAD_BYTES, SECTOR_BYTES, Frame, batches_of
 from leveret.storage.records import ROW_BYTES, Record
 from tests.storage.builders import batch
@@ -89,7 +89,7 @@ class TestFinding:
         assert frames.find(flipped(self.content, SECTOR_BYTES), 0, GENERATION) == SECTOR_BYTES
 
     def test_a_frame_that_does_not_begin_with_a_sector_is_none(self):
-        """Such as the bytes of one in the body of a message."""
+        """Bytes that look like a frame may be in the body of a message."""
         assert frames.find(b"x" + encoded(), 0, GENERATION) == -1
 
 
@@ -137,8 +137,8 @@ class TestSalvage:
         assert offsets_by_log(found) == {3: [0, 2], 1: [9]}
         assert [(each.log, each.offset) for each in lost] == [(3, None)]
 
-    def test_a_frame_without_groups_cannot_be_mended(self):
-        assert mend(frame_of(flipped(encoded(), 2 * HEAD_BYTES, 2 * HEAD_BYTES + 32))) is None
+    def test_a_frame_without_groups_cannot_be_repaired(self):
+        assert repair(frame_of(flipped(encoded(), 2 * HEAD_BYTES, 2 * HEAD_BYTES + 32))) is None
 
 
 class TestBatchesOf:

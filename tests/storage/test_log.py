@@ -57,9 +57,10 @@ class TestReading:
     RANGES = ([(0, 20)], [(3, 8)], [(8, 12)], [(15, 20), (2, 3), (9, 11)], [], [(19, 20), (0, 1)])
 
     @pytest.mark.parametrize("ranges", RANGES)
-    def test_briefs_say_what_records_do(self, mixed, ranges):
-        found = [(each.offset, each.time_us, each.flags, len(each.body)) for each in mixed.read(ranges)]
-        assert [tuple(brief) for brief in mixed.briefs(ranges)] == found
+    def test_summaries_agree_with_the_records(self, mixed, ranges):
+        records = mixed.read(ranges)
+        expected = [(record.offset, record.time_us, record.flags, len(record.body)) for record in records]
+        assert [tuple(summary) for summary in mixed.summaries(ranges)] == expected
 
     @pytest.mark.parametrize(
         ("start", "max_bytes", "reach"),
@@ -80,16 +81,16 @@ class TestReading:
         assert bytes(each & ~FIRST for each in log.flags([(0, 5)])) == bytes([1, 3, 1, 5, 1])
         assert bytes(each & ~FIRST for each in log.flags([(1, 2), (3, 4)])) == bytes([3, 5])
 
-    def test_briefs_of_many_segments_in_any_order(self, store, log):
+    def test_summaries_of_many_segments_in_any_order(self, store, log):
         for number in range(12):
             store.append(log, messages(10, first=10 * number, size=500))
             store.flush(log)
         assert len(log.segments) > 4
         backwards = [(first, first + 3) for first in range(110, -1, -10)]
-        assert [brief.offset for brief in log.briefs(backwards)] == offsets(backwards)
-        assert [brief.offset for brief in log.briefs([(7, 113)])] == list(range(7, 113))
+        assert [summary.offset for summary in log.summaries(backwards)] == offsets(backwards)
+        assert [summary.offset for summary in log.summaries([(7, 113)])] == list(range(7, 113))
 
-    def test_of_what_is_gone_there_is_no_brief(self, store, log):
+    def test_deleted_records_have_no_summary(self, store, log):
         cursor = store.create_cursor(log, "c")
         for number in range(6):
             store.append(log, messages(10, first=10 * number, size=500))
@@ -100,13 +101,13 @@ class TestReading:
         store.checkpoint()
         there = [offset for start, stop in log.present() for offset in range(start, stop)]
         assert 0 < len(there) < 60
-        assert [brief.offset for brief in log.briefs([(0, 60)])] == there
+        assert [summary.offset for summary in log.summaries([(0, 60)])] == there
 
     @pytest.mark.parametrize("wrong", [(9, 9), (9, 8), (9, 21)])
-    def test_briefs_of_a_bad_range_are_refused(self, mixed, wrong):
-        for asked in (mixed.briefs, mixed.flags):
+    def test_summaries_and_flags_of_a_bad_range_are_refused(self, mixed, wrong):
+        for method in (mixed.summaries, mixed.flags):
             with pytest.raises(OffsetOutOfRange):
-                list(asked([wrong]))
+                list(method([wrong]))
 
     @pytest.mark.parametrize("wrong", [(9, 9), (9, 8), (9, 21)])
     @pytest.mark.parametrize("last", [True, False])

@@ -31,7 +31,7 @@ def test_it_holds_what_a_dictionary_would(steps, asked):
     assert not any(known.has(offset, 3) for offset in model)
     assert list(known) == [offset for offset, _ in known.pairs()]
     inside = {offset: value for offset, value in model.items() if asked[0] <= offset < asked[1]}
-    assert known.within([asked]) == inside
+    assert known.values_in([asked]) == inside
     by_value = {value: runs(sorted(o for o, v in inside.items() if v == value)) for value in inside.values()}
     assert dict(known.parts([asked])) == by_value
     for offset in range(50):

@@ -340,7 +340,7 @@ class TestWholeSets:
 
     @staticmethod
     def like(offsets: OffsetSet, ranges: Iterable[Range]) -> None:
-        """It has just these, in the shape and the order in which a set of them has them."""
+        """Assert that a set equals a new set of these members, with the same chunks in the same order."""
         fresh = OffsetSet(ranges)
         assert offsets == fresh
         assert runs_of(offsets) == runs_of(fresh)
@@ -362,7 +362,7 @@ class TestWholeSets:
         offsets, other = OffsetSet(self.MADE[mine]), OffsetSet(self.MADE[theirs])
         left = offsets.copy()
         left.remove_many(self.MADE[theirs])
-        both = offsets.within(other.ranges())
+        both = offsets.members_in(other.ranges())
         self.like(offsets.cut(other), both)
         self.like(offsets, left.ranges())
         self.like(other, self.MADE[theirs])
@@ -505,10 +505,10 @@ class TestBytes:
     @pytest.mark.parametrize(
         ("chunks", "complaint"),
         [
-            ([(0, 4, 0, b"")], "kind 4 with 0 runs"),
-            ([(0, 2, 0, b"")], "kind 2 with 0 runs"),
-            ([(0, 1, 3, b"")], "kind 1 with 3 runs"),
-            ([(0, 3, 1, bytes(BITMAP_BYTES))], "kind 3 with 1 runs"),
+            ([(0, 4, 0, b"")], "kind 4 and 0 runs"),
+            ([(0, 2, 0, b"")], "kind 2 and 0 runs"),
+            ([(0, 1, 3, b"")], "kind 1 and 3 runs"),
+            ([(0, 3, 1, bytes(BITMAP_BYTES))], "kind 3 and 1 runs"),
             ([(5, 1, 0, b""), (5, 1, 0, b"")], "chunk 5 is out of order"),
             ([(5, 1, 0, b""), (4, 1, 0, b"")], "chunk 4 is out of order"),
             ([(2**47, 1, 0, b"")], "out of range"),
@@ -516,9 +516,9 @@ class TestBytes:
             ([(0, 2, 1, struct.pack("<2I", 6, 5))], "do not ascend"),
             ([(0, 2, 2, struct.pack("<4I", 0, 5, 5, 6))], "touch"),
             ([(0, 2, 1, struct.pack("<2I", 0, CHUNK_SIZE + 1))], "leave the chunk"),
-            ([(0, 2, 1, struct.pack("<2I", 0, CHUNK_SIZE))], "a full one not as runs"),
-            ([(0, 3, 0, bytes(BITMAP_BYTES))], "an empty chunk is not written"),
-            ([(0, 3, 0, b"\xff" * BITMAP_BYTES)], "a full one not as runs"),
+            ([(0, 2, 1, struct.pack("<2I", 0, CHUNK_SIZE))], "is empty or full"),
+            ([(0, 3, 0, bytes(BITMAP_BYTES))], "is empty or full"),
+            ([(0, 3, 0, b"\xff" * BITMAP_BYTES)], "is empty or full"),
         ],
     )
     def test_nonsense_is_refused(self, chunks: list[tuple[int, int, int, bytes]], complaint: str) -> None:

@@ -434,7 +434,7 @@ def calls(change: Callable[[], object]) -> int:
 
 
 class TestManyPriorities:
-    """What a change costs does not grow with rows times levels: all of it is on the event loop."""
+    """The cost of a change must not grow with rows times levels, because the event loop runs it."""
 
     ROWS = 1_000
     LOOKS = 256 * ROWS  # at each row in each level

@@ -8,7 +8,7 @@ from leveret.storage.records import (
     FIRST,
     FLAGS_BYTE,
     PERSISTENT,
-    PRIORITY_BYTE,
+    ROW,
     ROW_BYTES,
     Batch,
     Message,
@@ -67,7 +67,7 @@ class TestLayout:
     def test_the_first_row_alone_is_marked_as_first(self):
         rows, _ = records.encode([MIXED, batch(9)], position=0)
         assert rows[FLAGS_BYTE::ROW_BYTES] == bytes([PERSISTENT | FIRST, 0x7E, PERSISTENT])
-        assert rows[PRIORITY_BYTE::ROW_BYTES] == bytes([3, 255, 0])
+        assert [row[8] for row in ROW.iter_unpack(rows)] == [3, 255, 0]
 
     def test_a_row_tells_where_its_data_is(self):
         rows, _ = records.encode([MIXED], position=1000)

@@ -246,7 +246,7 @@ def test_a_file_of_a_newer_version_is_refused_before_anything_is_changed(store, 
     assert {each: disk.read_bytes(each) for each in disk.paths()} == before
 
 
-def test_pictures_that_were_left_go_when_the_store_is_opened(disk, clock):
+def test_store_snapshots_that_were_left_are_deleted_when_the_store_is_opened(disk, clock):
     make_store(disk, clock).close()
     disk.make_directory("pictures/a")
     with disk.open("pictures/a/file", create=True) as file:

@@ -23,7 +23,7 @@ def empty(disk, damage) -> Segment:
 
 
 def again(segment: Segment, disk, damage: list[Damage]) -> Segment:
-    """The same segment as another process finds it."""
+    """Return the segment as another process opens it."""
     return Segment(disk, "log", segment.info, log_id=1, report=damage.append)
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a store: all of it as of one moment, and nothing of it touched."""
+"""Store snapshots: all of a store at one moment, taken without writing to the store."""
 
 import errno
 import os
@@ -13,7 +13,13 @@ from leveret.storage.log import Log
 from leveret.storage.log_view import SegmentGone
 from leveret.storage.retention import Retention
 from leveret.storage.store import Store
-from leveret.storage.store_snapshot import NoHardLinks, Picture, of_left, of_running, view_of
+from leveret.storage.store_snapshot import (
+    NoHardLinks,
+    StoreSnapshot,
+    snapshot_closed,
+    snapshot_running,
+    view_of,
+)
 from tests.storage.builders import Clock, make_store, messages
 
 
@@ -34,16 +40,16 @@ def files(root: Path) -> OsFiles:
 
 @pytest.fixture
 def place(tmp_path: Path) -> OsFiles:
-    return OsFiles(str(tmp_path / "picture"))
+    return OsFiles(str(tmp_path / "snapshot"))
 
 
 def contents(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def bodies(picture: Picture, log_id: int) -> list[bytes]:
-    view = view_of(picture.logs[log_id])
-    with LogReader(picture.files, view) as reader:
+def bodies(snapshot: StoreSnapshot, log_id: int) -> list[bytes]:
+    view = view_of(snapshot.logs[log_id])
+    with LogReader(snapshot.files, view) as reader:
         return [each for batch in reader.read([(0, view.stop)]) for each in batch["body"].to_pylist()]
 
 
@@ -62,14 +68,14 @@ class TestLeft:
         store.append(log, messages(2, first=3))
         store.sync()
         store.append(log, messages(9, first=5))
-        picture = of_left(files, place, never)
-        assert bodies(picture, log.id) == numbers(0, 5)
+        snapshot = snapshot_closed(files, place, never)
+        assert bodies(snapshot, log.id) == numbers(0, 5)
 
     def test_it_has_a_log_that_is_only_in_the_wal(self, store, log, files, place, root):
         store.append(log, messages(3))
         store.sync()
         assert not (root / "logs").exists()
-        assert bodies(of_left(files, place, never), log.id) == numbers(0, 3)
+        assert bodies(snapshot_closed(files, place, never), log.id) == numbers(0, 3)
 
     def test_a_log_that_was_deleted_is_not_in_it_nor_what_it_held(self, store, log, files, place):
         store.checkpoint()
@@ -80,9 +86,9 @@ class TestLeft:
         other = store.create_log()
         store.append(other, messages(1))
         store.sync()
-        picture = of_left(files, place, never)
-        assert picture.logs.keys() == {other.id}
-        assert bodies(picture, other.id) == numbers(0, 1)
+        snapshot = snapshot_closed(files, place, never)
+        assert snapshot.logs.keys() == {other.id}
+        assert bodies(snapshot, other.id) == numbers(0, 1)
 
     def test_nothing_of_the_store_is_changed(self, store, log, cursor, files, place, root):
         store.append(log, messages(300))
@@ -90,8 +96,8 @@ class TestLeft:
         store.append(log, messages(300))
         store.sync()
         before = contents(root)
-        picture = of_left(files, place, never)
-        assert len(bodies(picture, log.id)) == 600
+        snapshot = snapshot_closed(files, place, never)
+        assert len(bodies(snapshot, log.id)) == 600
         assert contents(root) == before
 
     def test_segments_that_are_missing_are_told_and_the_others_read(self, store, log, files, place, root):
@@ -103,13 +109,13 @@ class TestLeft:
         for path in (root / log.spec.directory).glob("msgs.*"):
             path.unlink()
         found: list[Damage] = []
-        picture = of_left(files, place, found.append)
+        snapshot = snapshot_closed(files, place, found.append)
         assert any("missing" in each.what for each in found)
-        assert bodies(picture, other.id) == numbers(0, 2)
+        assert bodies(snapshot, other.id) == numbers(0, 2)
 
-    def test_a_store_of_nothing_is_an_empty_picture(self, files, place, root):
+    def test_a_store_of_nothing_is_an_empty_snapshot(self, files, place, root):
         root.mkdir()
-        assert of_left(files, place, never).logs == {}
+        assert snapshot_closed(files, place, never).logs == {}
 
 
 class TestRunning:
@@ -118,39 +124,39 @@ class TestRunning:
         store.checkpoint()
         store.append(log, messages(2, first=3))
         store.sync()
-        assert bodies(of_running(files, place, never), log.id) == numbers(0, 3)
+        assert bodies(snapshot_running(files, place, never), log.id) == numbers(0, 3)
 
     def test_it_stays_whole_while_the_store_goes_on(self, store, log, cursor, files, place):
         store.append(log, messages(300))
         store.checkpoint()
-        picture = of_running(files, place, never)
+        snapshot = snapshot_running(files, place, never)
         cursor.take(300)
         cursor.settle([(0, 300)])
         store.append(log, messages(300, first=300))
         for _ in range(3):
             store.checkpoint()
-        assert bodies(picture, log.id) == numbers(0, 300)
-        assert picture.journals(log.id)[0].spec.id == cursor.journal.id
+        assert bodies(snapshot, log.id) == numbers(0, 300)
+        assert snapshot.journals(log.id)[0].spec.id == cursor.journal.id
 
     def test_a_store_that_was_faster_says_so(self, store, log, cursor, files, place, root):
         store.append(log, messages(3))
         store.checkpoint()
         next((root / log.spec.directory).glob("msgs.*")).unlink()
         with pytest.raises(SegmentGone, match="msgs"):
-            of_running(files, place, never)
+            snapshot_running(files, place, never)
 
     def test_a_directory_without_a_checkpoint_is_not_a_store(self, files, place, root):
         root.mkdir()
         with pytest.raises(UnknownFormat, match="checkpoint"):
-            of_running(files, place, never)
+            snapshot_running(files, place, never)
 
 
-def test_a_picture_travels_without_its_files(store, log, cursor, files, place):
+def test_a_snapshot_travels_without_its_files(store, log, cursor, files, place):
     store.append(log, messages(3))
     store.checkpoint()
-    picture = of_running(files, place, never)
-    there = Picture.decode(OsFiles(place.root, read_only=True), picture.encode())
-    assert there.logs == picture.logs
+    snapshot = snapshot_running(files, place, never)
+    there = StoreSnapshot.decode(OsFiles(place.root, read_only=True), snapshot.encode())
+    assert there.logs == snapshot.logs
     assert bodies(there, log.id) == numbers(0, 3)
 
 
@@ -159,7 +165,7 @@ def test_a_segment_can_be_looked_at_alone(store, files, place):
     for number in range(4):
         store.append(log, messages(20, first=20 * number, size=200))
         store.checkpoint()
-    image = of_running(files, place, never).logs[log.id]
+    image = snapshot_running(files, place, never).logs[log.id]
     assert len(image.segments) > 1
     for info in image.segments:
         view = view_of(image, segment=info.first)
@@ -181,17 +187,17 @@ class TestWithoutHardLinks:
 
     def test_the_files_of_a_store_that_was_left_are_linked_by_name(self, log, files, place, monkeypatch):
         self.refuse(monkeypatch, errno.EXDEV)
-        assert bodies(of_left(files, place, never), log.id) == numbers(0, 3)
+        assert bodies(snapshot_closed(files, place, never), log.id) == numbers(0, 3)
 
-    def test_there_is_no_picture_of_a_store_that_goes_on_and_deletes_what_is_only_named(
+    def test_there_is_no_snapshot_of_a_store_that_goes_on_and_deletes_what_is_only_named(
         self, files, place, monkeypatch
     ):
         self.refuse(monkeypatch, errno.EPERM)
         with pytest.raises(NoHardLinks, match=r"has no hard links\. Audit a copy"):
-            of_running(files, place, never)
+            snapshot_running(files, place, never)
 
     def test_other_errors_are_what_they_are(self, files, place, monkeypatch):
         self.refuse(monkeypatch, errno.ENOSPC)
-        for take in (of_left, of_running):
+        for take in (snapshot_closed, snapshot_running):
             with pytest.raises(OSError, match="No space left"):
                 take(files, place, never)

@@ -18,7 +18,7 @@ def other(store):
 
 @pytest.fixture
 def moved(store, log, cursor, other):
-    """A transaction that moves 0 and 1 from one log to another, returns 2, and is not committed yet."""
+    """Return an uncommitted transaction that moves 0 and 1 from one log to another and returns 2."""
     store.append(log, messages(5))
     cursor.take(3)
     store.append(other, messages(1))  # with it the reservation is durable, and the next append is not synced

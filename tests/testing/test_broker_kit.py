@@ -261,7 +261,7 @@ def test_waiting_for_what_never_happens_ends_with_a_sentence(
     leveret_broker: Broker, channel: Channel
 ) -> None:
     before = list(leveret_broker.server.turns.watchers)
-    with pytest.raises(TimeoutError, match="it is not so that queue 'q' has 7 messages ready"):
+    with pytest.raises(TimeoutError, match="waiting until queue 'q' has 7 ready messages"):
         leveret_broker.wait_until_depth("q", 7, timeout_s=0.02)
     assert leveret_broker.call(lambda: leveret_broker.server.turns.watchers) == before
 

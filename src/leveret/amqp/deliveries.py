@@ -1,8 +1,8 @@
-"""Runs of basic.deliver with their contents, as bytes.
+"""Encodes runs of basic.deliver with their contents.
 
-The hot path out of the broker: header and body are copied as they came, only what differs per message is
-packed. For messages of the same shape (exchange, key and the lengths of header and body), which is what
-queues mostly hold, one `Struct` packs a whole message and the loop runs in C.
+The hot path out of the broker: header and body are copied unchanged, and only tag and redelivered flag are
+packed. Most messages of a queue have equal exchange, key and sizes of header and body. For such a run one
+`Struct` packs a whole message, and the loop runs in C.
 
     deliver   frame 1: 60 60 | consumer tag | delivery tag u64 | redelivered u8 | exchange | routing key
               frame 2: content header · frame 3: body, in as many frames as frame_max makes of it
@@ -20,7 +20,7 @@ from leveret.amqp.frames import BODY, END, FRAME, HEADER, METHOD, OVERHEAD_BYTES
 
 
 class _Shape(NamedTuple):
-    """What messages of one shape have in common: the packer, and the constant parts between what differs."""
+    """Messages with equal exchange, key and sizes: the packer, and the constant parts of a message."""
 
     packer: Struct
     before: bytes
@@ -40,7 +40,7 @@ def deliver_frames(
     redelivered: Sequence[bool],
     frame_max: int,
 ) -> list[bytes]:
-    """Pieces that, joined, deliver the messages of these columns under the tags from `first_tag` on."""
+    """Return bytes that deliver the messages of these columns with tags from `first_tag` on."""
     tags = range(first_tag, first_tag + len(bodies))
     uniform = (
         len(set(exchanges)) == 1
@@ -64,23 +64,23 @@ def deliver_frames(
             )
         )
     pieces: list[bytes] = []
-    for tag, exchange, key, header, body, again in zip(
+    for tag, exchange, key, header, body, repeated in zip(
         tags, exchanges, keys, headers, bodies, redelivered, strict=True
     ):
         if _fits(body, frame_max):
             shape = _shape(channel, consumer_tag, exchange, key, len(header), len(body))
             pieces.append(
-                shape.packer.pack(shape.before, tag, again, shape.after, header, shape.between, body, END)
+                shape.packer.pack(shape.before, tag, repeated, shape.after, header, shape.between, body, END)
             )
         else:
             before, after = _method_parts(channel, consumer_tag, exchange, key)
-            pieces.append(before + _TAG.pack(tag, again) + after)
+            pieces.append(before + _TAG.pack(tag, repeated) + after)
             pieces += content_frames(channel, header, body, frame_max=frame_max)
     return pieces
 
 
 def _fits(body: bytes, frame_max: int) -> bool:
-    """Whether the body takes exactly one frame."""
+    """Return whether the body takes exactly one frame."""
     return 0 < len(body) <= frame_max - OVERHEAD_BYTES if frame_max else bool(body)
 
 
@@ -89,7 +89,7 @@ _DELIVER = b"\x00\x3c\x00\x3c"
 
 
 def _method_parts(channel: int, consumer_tag: bytes, exchange: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """The method frame before and after the delivery tag and the redelivered bit."""
+    """Return the method frame before and after the delivery tag and the redelivered flag."""
     before = _DELIVER + bytes((len(consumer_tag),)) + consumer_tag
     after = bytes((len(exchange),)) + exchange + bytes((len(key),)) + key
     size = len(before) + _TAG.size + len(after)

@@ -1,6 +1,6 @@
-"""What can go wrong between two AMQP peers, as types that carry the decision.
+"""Errors between two AMQP peers. The type decides what is closed.
 
-    AmqpError               a reply code, its name, a sentence; a peer is told exactly that
+    AmqpError               a reply code, its name, a sentence, sent to the peer
     ├─ ChannelException     closes the channel; the connection goes on
     │  ├─ ContentTooLarge      311    ├─ ResourceLocked       405
     │  ├─ AccessRefused        403    └─ PreconditionFailed   406
@@ -12,9 +12,9 @@
        ├─ CommandInvalid       503    ├─ NotImplemented_      540
        └─ InternalError        541    └─ ResourceError        506
 
-The codes are those of AMQP 0-9-1, section 1.2; which of them close a channel and which a connection is
-RabbitMQ's table. The text that goes over the wire is `NAME - sentence`, as RabbitMQ writes it, because
-clients match on it. Raised once, where the rule is; caught once, where frames are written.
+The codes are those of AMQP 0-9-1, section 1.2; RabbitMQ's table decides which close a channel and which a
+connection. The reply text is `NAME - sentence`, as RabbitMQ writes it, because clients match on it. Errors
+are raised where a rule is checked, and caught where frames are written.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHORT_STRING_BYTES_MAX = 255
 
 
 class AmqpError(Exception):
-    """`NotFound("no queue 'q' in vhost '/'")`.
+    """Base of all AMQP errors. Example: `NotFound("no queue 'q' in vhost '/'")`.
 
-    `method` is (class id, method id) of what caused it: (0, 0) if whoever catches it knows better, None if
-    no method did.
+    `method` is (class id, method id) of the cause: (0, 0) if the catching code fills it in, None if no method
+    caused the error.
     """
 
     code: ClassVar[int] = 541
@@ -41,7 +41,7 @@ class AmqpError(Exception):
 
     @property
     def reply_text(self) -> str:
-        """As it goes over the wire, cut to what a short string holds, the way RabbitMQ does."""
+        """The reply text as sent, cut to the size of a short string as RabbitMQ does."""
         text = f"{self.name} - {self.sentence}".encode("utf-8", "surrogateescape")
         if len(text) > SHORT_STRING_BYTES_MAX:
             text = text[: SHORT_STRING_BYTES_MAX - 3] + b"..."
@@ -49,11 +49,11 @@ class AmqpError(Exception):
 
 
 class ChannelException(AmqpError):
-    """The peer's request can't be met: its channel is closed."""
+    """A request can't be met: its channel is closed."""
 
 
 class ContentTooLarge(ChannelException):
-    """The peer may try again later: the broker has no room for the message at present."""
+    """The broker has no room for the message at present; the peer may try again later."""
 
     code = 311
     name = "CONTENT_TOO_LARGE"
@@ -80,7 +80,7 @@ class PreconditionFailed(ChannelException):
 
 
 class ConnectionException(AmqpError):
-    """The peer broke the protocol, or the connection can't go on: it is closed."""
+    """The peer broke the protocol, or the connection can't continue: the connection is closed."""
 
 
 class ConnectionForced(ConnectionException):
@@ -89,7 +89,7 @@ class ConnectionForced(ConnectionException):
 
 
 class LoginRefused(ConnectionException):
-    """403 during the handshake: there is no channel that could be closed."""
+    """A 403 during the handshake, where no channel is open."""
 
     code = 403
     name = "ACCESS_REFUSED"

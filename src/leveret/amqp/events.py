@@ -1,7 +1,7 @@
-"""What a socket read turns out to hold: the scanner's output.
+"""Events: the scanner's output for received bytes.
 
-Runs are one event: publishes with the same method, acks of consecutive tags. Methods that are neither are
-handed on as bytes; `methods.decode` reads them.
+A run of publishes with equal methods is one event, and so are acks of consecutive tags. Other methods stay
+bytes, for `methods.decode`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class ProtocolHeader(NamedTuple):
 
 
 class MethodFrame(NamedTuple):
-    """A method without content: `methods.decode(payload)`."""
+    """A method without content, for `methods.decode(payload)`."""
 
     channel: int
     payload: bytes
 
 
 class Contents(NamedTuple):
-    """Messages in a row whose method frames are the same bytes, with (content header payload, body) each."""
+    """Consecutive messages with equal method frames: (content header payload, body) of each."""
 
     channel: int
     method: bytes
@@ -33,9 +33,9 @@ class Contents(NamedTuple):
 
 
 class ContentBegun(NamedTuple):
-    """A client has sent a method with content, and the content is not whole yet.
+    """A client has sent a method with content, whose content is not complete yet.
 
-    Only a server hears of it. If it refuses the method, it calls `Scanner.skip(channel)`.
+    Only servers get this event. To refuse the method, call `Scanner.skip(channel)`.
     """
 
     channel: int
@@ -43,14 +43,14 @@ class ContentBegun(NamedTuple):
 
 
 class Deliveries(NamedTuple):
-    """Messages in a row for consumers of a channel: (basic.deliver, content header payload, body) each."""
+    """Consecutive deliveries on a channel: (basic.deliver, content header payload, body) of each."""
 
     channel: int
     messages: list[tuple[bytes, bytes, bytes]]
 
 
 class Settlement(NamedTuple):
-    """Acks, nacks or rejects of the tags `first` to `last`, one frame each; a multiple one stands alone."""
+    """Acks, nacks or rejects of tags `first` to `last`, one frame each; with `multiple`, a single frame."""
 
     channel: int
     kind: int
@@ -61,7 +61,7 @@ class Settlement(NamedTuple):
 
 
 class Oversized(NamedTuple):
-    """A message was announced that is larger than allowed; its body is skipped."""
+    """A message is larger than allowed; its body is skipped."""
 
     channel: int
     method: bytes
@@ -69,7 +69,7 @@ class Oversized(NamedTuple):
 
 
 class Overfull(NamedTuple):
-    """A message made the unfinished messages of a connection larger than allowed; its body is skipped."""
+    """Unfinished messages of the connection take more memory than allowed; this one's body is skipped."""
 
     channel: int
     method: bytes
@@ -77,12 +77,12 @@ class Overfull(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """The peer broke the protocol. `channel` is where it happened."""
+    """The peer broke the protocol on this channel."""
 
     channel: int
     error: AmqpError
     lost: bool = False
-    """Nobody knows where the next frame begins: nothing more is read."""
+    """Whether the start of the next frame is unknown, so nothing more is read."""
 
 
 class Heartbeat(NamedTuple):

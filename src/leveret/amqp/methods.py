@@ -1,9 +1,9 @@
-"""Methods to and from the payload of a method frame: class id, method id, arguments (section 2.3.5.1).
+"""Encodes and decodes payloads of method frames: class id, method id, arguments (section 2.3.5.1).
 
-The vocabulary is pamqp's: its classes name the methods, their attributes and the attributes' types. The
-bytes are ours, because pamqp refuses names that RabbitMQ allows, reads lengths as signed numbers, cuts
-long strings off silently and recurses in tables. What can't be decoded is answered with RabbitMQ's codes.
-Short strings decode with `surrogateescape`: any bytes leave as they came.
+pamqp's classes define the methods, their attributes and the types of attributes. Encoding and decoding is
+done here, because pamqp refuses names that RabbitMQ allows, reads lengths as signed numbers, cuts long
+strings silently and recurses in tables. Undecodable bytes raise errors with RabbitMQ's codes. Strings decode
+with `surrogateescape`, so that any bytes encode unchanged.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from pamqp import commands
 from pamqp.base import Frame
 
+from leveret.amqp import frames
 from leveret.amqp.errors import ConnectionException, FrameError, NotImplemented_
 from leveret.amqp.tables import decode_table_body, encode_short_string, encode_table
 
@@ -26,21 +27,18 @@ __all__ = ["Method", "decode", "encode", "frame", "ids", "make", "name"]
 Method: TypeAlias = Frame
 _M = TypeVar("_M", bound=Frame)
 
-FRAME_METHOD = 1
-FRAME_END = b"\xce"
 BITS_PER_OCTET = 8
-# SASL answers and secrets are opaque octets; every other long string is text.
+# SASL responses and secrets are opaque octets; every other long string is text.
 _OPAQUE = {
     ("Connection.StartOk", "response"),
     ("Connection.SecureOk", "response"),
     ("Connection.UpdateSecret", "new_secret"),
 }
 _IDS = Struct(">HH")
-_FRAME_HEAD = Struct(">BHI")
 _LENGTH = Struct(">I")
 
-# A reader takes the payload and a position and returns the value and the position after it. Past the end the
-# value may be anything: positions only grow, so that `decode` sees by the last one that there was too little.
+# A reader takes the payload and a position, and returns the value and the position after it. Beyond the end
+# of the payload the value is arbitrary: positions only grow, so `decode` detects it by the last position.
 _Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 _Writer: TypeAlias = Callable[[Any], bytes]
 
@@ -51,10 +49,6 @@ def _integer_reader(size_bytes: int) -> _Reader:
         return int.from_bytes(data[position:stop], "big"), stop
 
     return read
-
-
-def _integer_writer(layout: str) -> _Writer:
-    return Struct(layout).pack
 
 
 def _read_short(data: bytes, position: int) -> tuple[str, int]:
@@ -86,10 +80,10 @@ def _write_long(text: str | bytes) -> bytes:
 
 
 _CODECS: dict[str, tuple[_Reader, _Writer]] = {
-    "octet": (_integer_reader(1), _integer_writer(">B")),
-    "short": (_integer_reader(2), _integer_writer(">H")),
-    "long": (_integer_reader(4), _integer_writer(">I")),
-    "longlong": (_integer_reader(8), _integer_writer(">Q")),
+    "octet": (_integer_reader(1), Struct(">B").pack),
+    "short": (_integer_reader(2), Struct(">H").pack),
+    "long": (_integer_reader(4), Struct(">I").pack),
+    "longlong": (_integer_reader(8), Struct(">Q").pack),
     "shortstr": (_read_short, encode_short_string),
     "longstr": (_read_long, _write_long),
     "opaque": (_read_opaque, _write_long),
@@ -98,7 +92,7 @@ _CODECS: dict[str, tuple[_Reader, _Writer]] = {
 
 
 class _Step(NamedTuple):
-    """One argument; or, without a codec, up to eight bits that share an octet (section 4.2.5.2)."""
+    """One argument with its codec; or, without a codec, up to eight bits of one octet (section 4.2.5.2)."""
 
     names: tuple[str, ...]
     codec: tuple[_Reader, _Writer] | None
@@ -134,19 +128,19 @@ _PLANS: dict[int, _Plan] = {index: _plan(kind) for index, kind in commands.INDEX
 
 
 def ids(method: Method) -> tuple[int, int]:
-    """`ids(Basic.Publish())` is `(60, 40)`: class id, method id."""
+    """Return class id and method id: `(60, 40)` for `Basic.Publish()`."""
     return divmod(method.index, 1 << 16)
 
 
 def name(method: Method) -> str:
-    """`name(Basic.ConsumeOk())` is `"basic.consume-ok"`, as the specification and RabbitMQ spell it."""
+    """Return the specification's name of a method: `"basic.consume-ok"` for `Basic.ConsumeOk()`."""
     return _PLANS[method.index].name
 
 
 def make(kind: type[_M], **arguments: Any) -> _M:
-    """`make(Queue.DeclareOk, queue="any name", message_count=0, consumer_count=0)`: all arguments, unchecked.
+    """Return a method with unchecked arguments: pamqp's constructors refuse names that RabbitMQ allows.
 
-    pamqp's constructors refuse names that RabbitMQ allows; this is the way to answer with such a name.
+    Example: `make(Queue.DeclareOk, queue="any name", message_count=0, consumer_count=0)`.
     """
     if arguments.keys() != set(kind.attributes()):
         raise TypeError(f"{kind.name} takes {', '.join(kind.attributes()) or 'no arguments'}")
@@ -157,13 +151,13 @@ def make(kind: type[_M], **arguments: Any) -> _M:
 
 
 def decode(payload: bytes) -> Method:
-    """The method in a method frame's payload.
+    """Return the method in a method frame's payload.
 
-    `FrameError` when the arguments are too short or too long, `SyntaxError_` for a malformed table,
-    `NotImplemented_` for a method that nobody knows (RabbitMQ drops the connection without a word).
+    Raises `FrameError` if the arguments are too short or too long, `SyntaxError_` for a malformed table, and
+    `NotImplemented_` for an unknown method (where RabbitMQ closes the socket without an answer).
     """
     if len(payload) < _IDS.size:
-        raise FrameError(f"type {FRAME_METHOD}, all octets = {_octets(payload)}: unknown_frame", method=None)
+        raise FrameError(f"type {frames.METHOD}, all octets = {_octets(payload)}: unknown_frame", method=None)
     plan = _PLANS.get(int.from_bytes(payload[:4], "big"))
     if plan is None:
         class_id, method_id = _IDS.unpack_from(payload)
@@ -182,7 +176,7 @@ def decode(payload: bytes) -> Method:
 
 
 def _fill(method: Method, steps: tuple[_Step, ...], payload: bytes) -> int:
-    """Set the attributes from the payload; where the last of them ends."""
+    """Set the attributes from the payload, and return the position after the last one."""
     position = _IDS.size
     for names, codec in steps:
         if codec is not None:
@@ -197,30 +191,29 @@ def _fill(method: Method, steps: tuple[_Step, ...], payload: bytes) -> int:
 
 
 def _octets(data: bytes) -> str:
-    """As RabbitMQ shows them; no more than can fit in a reply text."""
+    """Return octets as RabbitMQ prints them, cut to what a reply text can hold."""
     return f"<<{','.join(map(str, data[:128]))}>>"
 
 
 def encode(method: Method) -> bytes:
-    """The payload of a method frame; `ValueError` for what its arguments can't hold."""
+    """Return the payload of a method frame; raise `ValueError` for values that arguments can't hold."""
     parts = [_IDS.pack(*ids(method))]
     for names, codec in _PLANS[method.index].steps:
         if codec is not None:
-            parts.append(_written(method, names[0], codec[1]))
+            parts.append(_encoded(method, names[0], codec[1]))
         else:
             bits = (bool(getattr(method, attribute)) << bit for bit, attribute in enumerate(names))
             parts.append(bytes((sum(bits),)))
     return b"".join(parts)
 
 
-def _written(method: Method, attribute: str, write: _Writer) -> bytes:
+def _encoded(method: Method, attribute: str, write: _Writer) -> bytes:
     try:
         return write(getattr(method, attribute))
     except (struct.error, AttributeError, TypeError) as error:
-        raise ValueError(f"{name(method)} can't be written: {attribute}: {error}") from error
+        raise ValueError(f"{name(method)} can't be encoded: {attribute}: {error}") from error
 
 
 def frame(channel: int, method: Method) -> bytes:
-    """The whole frame: type, channel, size, payload, end octet."""
-    payload = encode(method)
-    return b"".join((_FRAME_HEAD.pack(FRAME_METHOD, channel, len(payload)), payload, FRAME_END))
+    """Return the whole frame: type, channel, size, payload, end octet."""
+    return frames.frame(frames.METHOD, channel, encode(method))

@@ -1,4 +1,4 @@
-"""Names and keys between text and bytes: UTF-8, with any other bytes kept as they came."""
+"""Converts names and keys between text and bytes: UTF-8, with `surrogateescape` for other bytes."""
 
 from __future__ import annotations
 

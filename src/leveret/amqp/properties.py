@@ -1,11 +1,11 @@
-"""Content header payloads (section 2.3.5.2): what a message says about itself, before its body.
+"""Payloads of content headers (section 2.3.5.2): the properties of a message.
 
-    class:u16  weight:u16  body size:u64  flags:u16  the properties whose flags are set, in their order
+    class:u16  weight:u16  body size:u64  flags:u16  the properties whose flags are set, in order
 
-The broker keeps these bytes as they came and passes them on; this module peeks into them, and rewrites them
-when headers must change. Entries of the headers table that nobody changes keep their bytes. The two lowest
-flags name no property and are ignored, the lowest one too, by which section 4.2.6.1 announces another word
-of flags: RabbitMQ reads no such word. A malformed payload is a `SyntaxError_`, never anything else.
+The broker stores and forwards these bytes unchanged. This module reads properties from them, and rewrites
+them when headers must change; unchanged entries of the headers table keep their bytes. The two lowest flags
+belong to no property and are ignored. By section 4.2.6.1 the lowest one announces another word of flags,
+which RabbitMQ does not read. The rule: a malformed payload is a `SyntaxError_`, never another error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ USER_ID = 0x0010
 APP_ID = 0x0008
 CLUSTER_ID = 0x0004
 
-PERSISTENT = 2  # the delivery mode
+PERSISTENT = 2
+"""The delivery mode of persistent messages."""
 _FLAGS = {
     "content_type": CONTENT_TYPE,
     "content_encoding": CONTENT_ENCODING,
@@ -67,7 +68,7 @@ _AFTER_MESSAGE_ID = TIMESTAMP | TYPE | USER_ID | APP_ID | CLUSTER_ID
 
 
 class Peek(NamedTuple):
-    """What the broker itself acts on; `headers` is where the table's entries lie in the payload."""
+    """Properties that the broker needs; `headers` is start and end of the table's entries in the payload."""
 
     delivery_mode: int | None
     priority: int
@@ -86,12 +87,13 @@ _MODES = {
 }
 
 
-def peek(header: bytes) -> Peek:  # noqa: C901  # unrolled for speed: see below
-    """One walk over the properties, which must fill the payload exactly; the headers table stays unread.
+def peek(header: bytes) -> Peek:  # noqa: C901  # unrolled for speed
+    """Return what the broker needs, in one pass over the properties, which must fill the payload exactly.
 
-    Called for each message with a new header, hence unrolled: 0.2 µs for a delivery mode alone, 0.4 µs with a
-    message id, 1.3 µs for all fourteen properties; a loop over them takes twice as long.
-    A step past the end shows at the end, because positions only grow, or earlier as an `IndexError`.
+    The headers table is not read. Unrolled, because it runs for each message with a new header: 0.2 µs for a
+    delivery mode alone, 0.4 µs with a message id, 1.3 µs for all fourteen properties. A loop takes twice as
+    long. A position beyond the payload is detected at the end, because positions only grow, or is an
+    `IndexError`.
     """
     try:
         flags = header[12] << 8 | header[13]
@@ -150,44 +152,44 @@ def peek(header: bytes) -> Peek:  # noqa: C901  # unrolled for speed: see below
 
 
 def body_size(header: bytes) -> int:
-    """The size of the body that follows, in bytes."""
+    """Return the size of the message body in bytes."""
     if len(header) < _HEAD_BYTES:
         raise SyntaxError_("content header: cut off")
     return int.from_bytes(header[4:12], "big")
 
 
 def content_of(header: bytes) -> tuple[str | None, str | None]:
-    """Content type and content encoding, the two first properties: all that most consumers need. 0.3 us."""
+    """Return content type and content encoding, the first two properties. 0.3 µs."""
     try:
         flags = header[12]
         position = _HEAD_BYTES
-        found: list[str | None] = [None, None]
+        values: list[str | None] = [None, None]
         for index, flag in enumerate((CONTENT_TYPE >> 8, CONTENT_ENCODING >> 8)):
             if flags & flag:
                 start = position + 1
                 position = start + header[position]
-                found[index] = header[start:position].decode("utf-8", "surrogateescape")
+                values[index] = header[start:position].decode("utf-8", "surrogateescape")
     except IndexError:
         position = len(header) + 1
     if position > len(header):
         raise SyntaxError_("content header: cut off")
-    return found[0], found[1]
+    return values[0], values[1]
 
 
 def headers_of(header: bytes) -> dict[str, Value]:
-    """The headers table, decoded; empty when there is none."""
+    """Return the decoded headers table; empty if the message has none."""
     span = peek(header).headers
     return {} if span is None else decode_table_body(header, *span)
 
 
 def decode(header: bytes) -> dict[str, Value]:
-    """All properties by name: `{"delivery_mode": 2, "headers": {…}}`."""
+    """Return all properties by name: `{"delivery_mode": 2, "headers": {…}}`."""
     spans = _spans(header)
     return {name: _value(header, flag, *spans[flag]) for name, flag in _FLAGS.items() if flag in spans}
 
 
 def encode(properties: Mapping[str, Value], body_size: int) -> bytes:
-    """The payload with these properties, those that are None left out: the inverse of `decode`."""
+    """Return the payload with these properties, without those that are None: the inverse of `decode`."""
     if not properties.keys() <= _FLAGS.keys():
         raise ValueError(f"no such property: {', '.join(sorted(properties.keys() - _FLAGS.keys()))}")
     parts = {}
@@ -208,9 +210,9 @@ def with_headers(
     *,
     drop_expiration: bool = False,
 ) -> bytes:
-    """The payload with these headers set, at the table's end, and those removed; others keep their bytes.
+    """Return the payload with some headers set, at the table's end, and others removed.
 
-    The headers property comes into being when there is something to set. The body size stays.
+    Other headers and the body size keep their bytes. A missing headers property is added if headers are set.
     """
     spans = _spans(header)
     parts = {flag: header[start:stop] for flag, (start, stop) in spans.items()}
@@ -218,9 +220,9 @@ def with_headers(
         parts.pop(EXPIRATION, None)
     if changes or HEADERS in parts:
         start, stop = spans.get(HEADERS, (0, 4))
-        gone = {key.encode("utf-8", "surrogateescape") for key in (*changes, *remove)}
+        replaced = {key.encode("utf-8", "surrogateescape") for key in (*changes, *remove)}
         old = entries(header, start + 4, stop)
-        kept = b"".join(header[first:last] for key, first, last in old if key not in gone)
+        kept = b"".join(header[first:last] for key, first, last in old if key not in replaced)
         body = kept + encode_table(changes)[4:]
         parts[HEADERS] = len(body).to_bytes(4, "big") + body
     flags = sum(parts)
@@ -230,26 +232,28 @@ def with_headers(
 
 
 def split_for_fields(header: bytes, size: int) -> tuple[bytes, bytes]:
-    """What stands before and behind further fields, `size` bytes of them, at the end of the headers table.
+    """Return the payload before and after `size` bytes of entries to be added to the headers table.
 
-    For a header that `peek` accepts: `before + fields + behind` is the payload with them. 1 us.
+    For a header that `peek` accepts: `before + entries + after` is the new payload. 1 µs.
     """
     flags = header[12]
-    at = _HEAD_BYTES
+    position = _HEAD_BYTES
     for flag in (CONTENT_TYPE >> 8, CONTENT_ENCODING >> 8):
         if flags & flag:
-            at += 1 + header[at]
+            position += 1 + header[position]
     if flags & HEADERS >> 8:
-        had = int.from_bytes(header[at : at + 4], "big")
-        end = at + 4 + had
-        return header[:at] + (had + size).to_bytes(4, "big") + header[at + 4 : end], header[end:]
+        table = position + 4
+        old_size = int.from_bytes(header[position:table], "big")
+        end = table + old_size
+        return header[:position] + (old_size + size).to_bytes(4, "big") + header[table:end], header[end:]
     flagged = bytes((flags | HEADERS >> 8, header[13]))
-    return header[:12] + flagged + header[14:at] + size.to_bytes(4, "big"), header[at:]
+    return header[:12] + flagged + header[14:position] + size.to_bytes(4, "big"), header[position:]
 
 
 def _spans(header: bytes) -> dict[int, tuple[int, int]]:
-    """Where each property that is present starts and stops, by its flag."""
-    peek(header)  # everything lies inside
+    """Return start and end of each present property, by its flag."""
+    # Raises if a property is not inside of the payload.
+    peek(header)
     flags = header[12] << 8 | header[13]
     spans = {}
     position = _HEAD_BYTES

@@ -1,12 +1,11 @@
-"""Field tables (AMQP 0-9-1, section 4.2.5.5) as RabbitMQ reads and writes them: its errata, section 3.
+"""Encodes and decodes field tables (AMQP 0-9-1, section 4.2.5.5) as RabbitMQ's errata, section 3, say.
 
     table   = length:u32 entry*        entry = size:u8 key value
     value   = type:u8 content          array = length:u32 value*
 
-Owns the bytes of tables and arrays; which keys mean something is the broker's affair. Tables come from
-the network: whatever the bytes are, the answer is a table or `SyntaxError_`, in linear time and without
-recursion, because a peer may nest as deep as its frame is long. Strings decode with `surrogateescape`,
-so that bytes that are not UTF-8 leave as they came.
+Owns the bytes of tables and arrays; the meaning of keys is left to the broker. The rule: any bytes from the
+network give a table or a `SyntaxError_`, in linear time and without recursion, because a peer may nest tables
+as deep as its frame is long. Strings decode with `surrogateescape`, so that any bytes encode unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 
 class Timestamp(int):
-    """Seconds since 1970, of the field type `T`; an ordinary int would be written as `l`."""
+    """Seconds since 1970, encoded as field type `T`; an ordinary int is encoded as `l`."""
 
     __slots__ = ()
 
@@ -46,7 +45,7 @@ _LENGTH = Struct(">I")
 
 
 def _finite(number: float) -> float:
-    """RabbitMQ knows no infinity and no NaN; a NaN among arguments would not even equal itself."""
+    """Return the number; raise if it is infinite or NaN, which RabbitMQ does not have."""
     if not math.isfinite(number):
         raise SyntaxError_("field table: a floating point number that is not finite")
     return number
@@ -56,7 +55,7 @@ def _decimal(scale: int, unscaled: int) -> Decimal:
     return Decimal((0, tuple(map(int, str(unscaled))), -scale))
 
 
-# Values of a fixed size: their fields, and what makes a value of them.
+# Types of a fixed size: their layout, and the function that makes the value from its fields.
 _FIXED: dict[int, tuple[Struct, Callable[..., Value]]] = {
     ord("t"): (Struct(">B"), bool),
     ord("b"): (Struct(">b"), int),
@@ -66,7 +65,8 @@ _FIXED: dict[int, tuple[Struct, Callable[..., Value]]] = {
     ord("I"): (Struct(">i"), int),
     ord("i"): (Struct(">I"), int),
     ord("l"): (Struct(">q"), int),
-    ord("L"): (Struct(">q"), int),  # signed, against the specification: see the errata
+    # Signed, unlike the specification: see the errata.
+    ord("L"): (Struct(">q"), int),
     ord("f"): (Struct(">f"), _finite),
     ord("d"): (Struct(">d"), _finite),
     ord("D"): (Struct(">BI"), _decimal),
@@ -78,7 +78,7 @@ _VARIABLE = frozenset(b"SxAF")
 
 
 def decode_table(data: bytes, position: int = 0) -> tuple[dict[str, Value], int]:
-    """`decode_table(b"\\0\\0\\0\\4\\1at\\1")` is `({"a": True}, 8)`: the table and where it ends."""
+    """Return the table and the position after it: `({"a": True}, 8)` for `b"\\0\\0\\0\\4\\1at\\1"`."""
     start = position + 4
     if start > len(data):
         raise SyntaxError_("field table: its length is cut off")
@@ -87,12 +87,13 @@ def decode_table(data: bytes, position: int = 0) -> tuple[dict[str, Value], int]
 
 
 def decode_table_body(data: bytes, start: int, stop: int) -> dict[str, Value]:
-    """The table whose entries lie in `data[start:stop]`. Of equal keys the first counts, as in RabbitMQ."""
+    """Return the table with the entries `data[start:stop]`; of equal keys the first, as in RabbitMQ."""
     if stop > len(data):
         raise SyntaxError_("field table: longer than the data it is in")
     root: dict[str, Value] = {}
     container: dict[str, Value] | list[Value] = root
-    outer: list[tuple[dict[str, Value] | list[Value], int]] = []  # containers being read, and their ends
+    # Containers around the current one, with their ends.
+    outer: list[tuple[dict[str, Value] | list[Value], int]] = []
     position = start
     while True:
         while position == stop:
@@ -113,7 +114,7 @@ def decode_table_body(data: bytes, start: int, stop: int) -> dict[str, Value]:
 
 
 def entries(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """(key, start, stop) of each entry in `data[start:stop]`; values are stepped over, not decoded."""
+    """Yield (key, start, stop) of each entry in `data[start:stop]`, without decoding values."""
     if stop > len(data):
         raise SyntaxError_("field table: longer than the data it is in")
     position = start
@@ -125,7 +126,7 @@ def entries(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, in
 
 
 def _key_stop(data: bytes, position: int, stop: int) -> int:
-    """Where the key of the entry at `position` ends; at least the value's type follows."""
+    """Return where the key of the entry at `position` ends; raise if no value follows."""
     key_stop = position + 1 + data[position]
     if key_stop >= stop:
         raise SyntaxError_("field table: an entry is longer than its table")
@@ -133,14 +134,15 @@ def _key_stop(data: bytes, position: int, stop: int) -> int:
 
 
 def _value_span(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    """Where the content of the value whose type is at `position` starts and ends."""
+    """Return start and end of the content of the value whose type is at `position`."""
     kind = data[position]
     content = position + 1
     fixed = _FIXED.get(kind)
     if fixed is not None:
         value_stop = content + fixed[0].size
     elif kind in _VARIABLE:
-        size_bytes = int.from_bytes(data[content : content + 4], "big")  # short only if value_stop > stop
+        # If the four bytes are cut off, value_stop is beyond stop.
+        size_bytes = int.from_bytes(data[content : content + 4], "big")
         content += 4
         value_stop = content + size_bytes
     else:
@@ -151,9 +153,9 @@ def _value_span(data: bytes, position: int, stop: int) -> tuple[int, int]:
 
 
 def _value(data: bytes, position: int, stop: int) -> tuple[Value, int, int]:
-    """The value whose type is at `position`, and where its content starts and ends.
+    """Return the value whose type is at `position`, and start and end of its content.
 
-    A table or an array comes empty, for the caller to fill.
+    A table or an array is returned empty, for the caller to fill.
     """
     content, value_stop = _value_span(data, position, stop)
     kind = data[position]
@@ -173,7 +175,7 @@ def _value(data: bytes, position: int, stop: int) -> tuple[Value, int, int]:
 
 
 def encode_short_string(text: str) -> bytes:
-    """Its length in one byte, and its bytes; `ValueError` when they are more than 255."""
+    """Return the length in one byte and the string's bytes; raise `ValueError` above 255 bytes."""
     data = text.encode("utf-8", "surrogateescape")
     if len(data) > SHORT_STRING_BYTES_MAX:
         raise ValueError(f"a short string has at most {SHORT_STRING_BYTES_MAX} bytes, not {len(data)}")
@@ -181,33 +183,35 @@ def encode_short_string(text: str) -> bytes:
 
 
 def encode_table(table: Mapping[str, Value]) -> bytes:
-    """`encode_table({"a": True})` is `b"\\0\\0\\0\\4\\1at\\1"`; `ValueError` for what no field holds."""
+    """Return a table as bytes; raise `ValueError` for a value that no field type holds.
+
+    `{"a": True}` is `b"\\0\\0\\0\\4\\1at\\1"`.
+    """
     out = bytearray(4)
     inner: Iterator[tuple[str | None, Value]] = iter(table.items())
-    outer: list[
-        tuple[Iterator[tuple[str | None, Value]], int]
-    ] = []  # what remains to write, where its length goes
-    length_at = 0
+    # Iterators of the containers around the current one, with the positions of their lengths.
+    outer: list[tuple[Iterator[tuple[str | None, Value]], int]] = []
+    length_position = 0
     while True:
         for key, value in inner:
             if key is not None:
                 out += encode_short_string(key)
             if isinstance(value, (dict, list)):
                 out += b"F\0\0\0\0" if isinstance(value, dict) else b"A\0\0\0\0"
-                outer.append((inner, length_at))
-                length_at = len(out) - 4
+                outer.append((inner, length_position))
+                length_position = len(out) - 4
                 inner = iter(value.items()) if isinstance(value, dict) else ((None, item) for item in value)
                 break
             out += _encoded_scalar(value)
         else:
-            _LENGTH.pack_into(out, length_at, len(out) - length_at - 4)
+            _LENGTH.pack_into(out, length_position, len(out) - length_position - 4)
             if not outer:
                 return bytes(out)
-            inner, length_at = outer.pop()
+            inner, length_position = outer.pop()
 
 
 def _encoded_scalar(value: Value) -> bytes:
-    """Type and content of a value that holds no others."""
+    """Return type and content of a value that is no table and no array."""
     if isinstance(value, str):
         return _encoded_string(b"S", value.encode("utf-8", "surrogateescape"))
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The account of every message: what was published, confirmed, delivered, settled, lost, doubled.
+"""The account of every message: published, confirmed, delivered, settled, lost or doubled.
 
-`leveret.audit.job.audit` runs it; the command is `leveret audit`.
+`leveret.audit.job.run` makes it as a job of Spark; the command is `leveret audit`.
 """

@@ -1,4 +1,4 @@
-"""What can't be audited."""
+"""The error that says why an audit is impossible."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from leveret.spark.errors import SparkSideError
 
 
 class NothingToAudit(SparkSideError):
-    """There is no store, or nothing that keeps account."""
+    """The directory, broker, table or output directory can't be used for an audit."""

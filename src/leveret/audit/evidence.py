@@ -1,8 +1,8 @@
-"""Where an audit gets what it looks at: a copied data directory, or a running broker over Flight.
+"""The sources of an audit: a copied data directory, or a running broker over Flight.
 
-Both are a picture of a store (`storage.picture`): which logs there are, and pieces of them that any worker of
-Spark can read as rows. Of a directory the workers read the files themselves, so they must be on its machine;
-a broker sends them rows. Evidence is pickled to the workers: it holds names and numbers, and no files.
+Both give a snapshot of a store (`storage.store_snapshot`): its logs, and pieces of them that any worker of
+Spark can read as rows. Workers read the files of a directory themselves, so they must run on its machine; a
+broker sends them rows. The rule: evidence is pickled to the workers, so it holds no open files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from leveret.storage.catalog import LOGS
 from leveret.storage.errors import Damage, DirectoryLocked, UnknownFormat
 from leveret.storage.files import Lock, OsFiles
 from leveret.storage.message_events import Piece
-from leveret.storage.store_snapshot import Picture, of_left
+from leveret.storage.store_snapshot import StoreSnapshot, snapshot_closed
 from leveret.storage.wal import DIRECTORY as WAL
 
 _LOCK: Final = "lock"
@@ -45,10 +45,10 @@ class Reader:
 
     id: int
     name: str
-    """Empty for the queue's own."""
+    """Empty for the queue's own cursor."""
     audited: bool
     cursor: str = well_known_names.OWN_CURSOR
-    """What the store calls it."""
+    """The name in the store."""
 
     @property
     def own(self) -> bool:
@@ -64,33 +64,33 @@ class AuditedLog:
     queue: str
     readers: tuple[Reader, ...]
     stream: bool = False
-    """Whether it keeps messages that were read: only groups settle them."""
+    """Whether the log keeps messages that were read; only groups settle them."""
 
 
 class Evidence(Protocol):
-    """What workers need; `rows` runs anywhere."""
+    """The part of a source that workers need; `rows` runs on any of them."""
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """What one piece tells."""
+        """Yield the rows of one piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that an audit looks at."""
+    """Everything that an audit reads."""
 
     described: str
     taken: datetime
     logs: tuple[AuditedLog, ...]
     returned: dict[int, str]
-    """Logs of messages that went back to their publishers: their ids, and the virtual hosts."""
+    """Virtual hosts of the logs that note returned messages, by the id of the log."""
     pieces: tuple[Piece, ...]
     evidence: Evidence
     damage: tuple[Damage, ...] = ()
     round_trips_ms: dict[str, float] = field(default_factory=dict)
-    """Of connections that are open, by their names, as the system has measured them."""
+    """Round trips of open connections, by their names, as the operating system has measured them."""
 
     def round_trip_ms(self, consumer: str) -> float | None:
-        """To a consumer, which is called `connection (channel) tag`; each of them may hold brackets too."""
+        """Return the round trip to a consumer `connection (channel) tag`; each part may have brackets too."""
         end = consumer.rfind(" (")
         while end > 0:
             if consumer[:end] in self.round_trips_ms:
@@ -101,50 +101,50 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Rows from the files of a picture."""
+    """A snapshot whose files the workers read themselves."""
 
     root: str
     catalog: bytes
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        picture = _picture(self.root, self.catalog)
-        found: list[Damage] = []
-        yield from message_events.rows(picture, piece, found.append)
-        if found:
-            yield message_events.damaged(found)
+        snapshot = _snapshot(self.root, self.catalog)
+        damage: list[Damage] = []
+        yield from message_events.rows(snapshot, piece, damage.append)
+        if damage:
+            yield message_events.damaged(damage)
 
 
 @lru_cache(maxsize=1)
-def _picture(root: str, catalog: bytes) -> Picture:
-    """Read once in a process, for all its pieces."""
-    return Picture.decode(OsFiles(root, read_only=True), catalog)
+def _snapshot(root: str, catalog: bytes) -> StoreSnapshot:
+    """Decode a snapshot once in a process, for all pieces."""
+    return StoreSnapshot.decode(OsFiles(root, read_only=True), catalog)
 
 
 @contextmanager
 def of_directory(path: str) -> Iterator[Case]:
-    """Of a data directory that no broker has open; nothing in it is changed.
+    """Yield the case of a data directory; nothing in the directory is changed.
 
-    `NothingToAudit` if one has, and if it is none, or one of a newer version.
+    Raise `NothingToAudit` if a broker has the directory open, or it has no data that this version can read.
     """
     files = OsFiles(path, read_only=True)
     if not (files.exists(LOGS) or files.exists(WAL)):
         raise NothingToAudit(f"there is no broker's data in {path}", hint="copy the whole directory")
-    lock = _shared(files, path)
-    place = tempfile.mkdtemp(prefix="leveret-audit-")
+    lock = _lock_shared(files, path)
+    snapshot_path = tempfile.mkdtemp(prefix="leveret-audit-")
     try:
-        found: list[Damage] = []
-        picture = _picture_of(files, OsFiles(place), found)
+        damage: list[Damage] = []
+        snapshot = _snapshot_of(files, OsFiles(snapshot_path), damage)
         taken = datetime.now(UTC)
-        evidence = Directory(place, picture.encode())
-        yield case_of(picture, evidence, f"the data directory {path}", taken, found)
+        evidence = Directory(snapshot_path, snapshot.encode())
+        yield case_of(snapshot, evidence, f"the data directory {path}", taken, damage)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(snapshot_path, ignore_errors=True)
         if lock is not None:
             lock.release()
 
 
-def _shared(files: OsFiles, path: str) -> Lock | None:
-    """Keeps brokers out while it is looked at."""
+def _lock_shared(files: OsFiles, path: str) -> Lock | None:
+    """Lock the directory, so that no broker opens it during the audit."""
     try:
         return files.share(_LOCK)
     except DirectoryLocked as error:
@@ -152,30 +152,31 @@ def _shared(files: OsFiles, path: str) -> Lock | None:
         raise NothingToAudit(f"{path} is in use by {holder}", hint="audit it with --url") from error
 
 
-def _picture_of(files: OsFiles, place: OsFiles, damage: list[Damage]) -> Picture:
+def _snapshot_of(files: OsFiles, snapshot_files: OsFiles, damage: list[Damage]) -> StoreSnapshot:
     try:
-        return of_left(files, place, damage.append)
+        return snapshot_closed(files, snapshot_files, damage.append)
     except UnknownFormat as error:
-        by = "with the version of Leveret that wrote it, or a later one"
-        hint = "is that a broker's data directory?" if error.found is None else f"audit it {by}"
+        is_newer = error.found is not None
+        newer = "audit it with the version of Leveret that wrote it, or a later one"
+        hint = newer if is_newer else "is that a broker's data directory?"
         raise NothingToAudit(f"{files.root}: {error.message}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Rows from a running broker, which has taken a picture of itself."""
+    """A snapshot that a running broker took of itself and reads for the workers."""
 
     endpoint: Endpoint
-    picture: str
+    snapshot: str
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         with Calls(self.endpoint) as calls:
-            yield from calls.piece(PieceTicket(self.picture, piece.event, piece.log_id, piece.segment))
+            yield from calls.piece(PieceTicket(self.snapshot, piece.event, piece.log_id, piece.segment))
 
 
 @contextmanager
 def of_broker(options: BrokerOptions) -> Iterator[Case]:
-    """Of a running broker, as of now."""
+    """Yield the case of a running broker, as of now."""
     options.check_broker()
     endpoint = find(options)
     if not endpoint.is_leveret:
@@ -187,31 +188,32 @@ def of_broker(options: BrokerOptions) -> Iterator[Case]:
         name = secrets.token_hex(16)
         taken = calls.ask(actions.TakePicture(name), actions.Taken)
         try:
-            picture = Picture.decode(OsFiles("", read_only=True), taken.catalog)
+            snapshot = StoreSnapshot.decode(OsFiles("", read_only=True), taken.catalog)
             at = datetime.fromtimestamp(taken.taken_us / 1e6, UTC)
             evidence = Running(endpoint, name)
             damage = [Damage(*each) for each in taken.damage]
-            case = case_of(picture, evidence, f"the broker at {options.where}", at, damage)
-            trips = {name: each / 1000 for name, each in taken.round_trips_us.items()}
-            yield replace(case, round_trips_ms=trips)
+            case = case_of(snapshot, evidence, f"the broker at {options.where}", at, damage)
+            round_trips_ms = {name: time_us / 1000 for name, time_us in taken.round_trips_us.items()}
+            yield replace(case, round_trips_ms=round_trips_ms)
         finally:
-            with suppress(SparkSideError):  # a broker that was started again has dropped it
+            # A broker that was restarted has dropped the snapshot already.
+            with suppress(SparkSideError):
                 calls.ask(actions.DropPicture(name), actions.Done)
 
 
 def case_of(
-    picture: Picture,
+    snapshot: StoreSnapshot,
     evidence: Evidence,
     described: str,
     taken: datetime,
     damage: Iterable[Damage] = (),
 ) -> Case:
-    """With the names that the logs have."""
+    """Return a case with the logs of a snapshot, by the names in their labels."""
     logs: list[AuditedLog] = []
     returned = {}
-    for id_, image in picture.logs.items():
-        said = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
-        if isinstance(said, list):
+    for id_, image in snapshot.logs.items():
+        label = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
+        if isinstance(label, list):
             readers = [
                 Reader(
                     journal.spec.id,
@@ -221,17 +223,17 @@ def case_of(
                     max(journal.spec.retention.audit_us, image.spec.retention.audit_us) > 0,
                     journal.spec.name,
                 )
-                for journal in picture.journals(id_)
+                for journal in snapshot.journals(id_)
             ]
             stream = image.spec.retention.keep_settled
-            logs.append(AuditedLog(id_, _text(said[0]), _text(said[1]), tuple(readers), stream))
-        elif isinstance(said, dict) and well_known_names.RETURNED in said:
-            returned[id_] = _text(said[well_known_names.RETURNED])
-    pieces = message_events.pieces(picture, [*(log.id for log in logs), *returned])
+            logs.append(AuditedLog(id_, _text(label[0]), _text(label[1]), tuple(readers), stream))
+        elif isinstance(label, dict) and well_known_names.RETURNED in label:
+            returned[id_] = _text(label[well_known_names.RETURNED])
+    pieces = message_events.pieces(snapshot, [*(log.id for log in logs), *returned])
     return Case(
         described,
         taken,
-        tuple(_told_apart(logs)),
+        tuple(_with_unique_readers(logs)),
         returned,
         tuple(pieces),
         evidence,
@@ -240,7 +242,7 @@ def case_of(
 
 
 def _text(name: str) -> str:
-    """Names may be any bytes; a table has text.
+    """Return a name as text, because names may be any bytes.
 
     >>> _text("caf\\udce9")
     'caf\\\\xe9'
@@ -248,10 +250,11 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _told_apart(logs: Sequence[AuditedLog]) -> Iterator[AuditedLog]:
-    """Groups of one name on one log have the names of their cursors too, on all logs of the host.
+def _with_unique_readers(logs: Sequence[AuditedLog]) -> Iterator[AuditedLog]:
+    """Yield the logs; groups that share a name on one log get the names of their cursors appended.
 
-    One reads the topic that the other's stream is a part of: their cursors have the groups' numbers.
+    Such groups exist when one reads a topic and the other a stream of this topic. Their names are made unique
+    on all logs of the virtual host.
     """
     shared = {
         (log.vhost, name)

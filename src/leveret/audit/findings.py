@@ -1,7 +1,7 @@
-"""What an audit has found: figures and lists, small however many messages there are.
+"""The findings of an audit: figures and lists, small however many messages there are.
 
-Made by `job` from the table of messages, shown by `terminal` and `report`, and written as JSON. The
-rule: `holds` is said only when nothing is lost, nothing doubled, and nothing that was looked at is damaged.
+`tables` makes them from the table of messages, `terminal` and `report` show them, and `results` writes them
+as JSON. The rule: `holds` is true only when no message is lost or doubled and no file is damaged.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True):
     reader: str
     """Empty for the queue itself; the name of the group otherwise."""
     audited: bool
-    """Whether it has an audit window: without one, what was settled is forgotten soon."""
+    """Whether the queue has an audit window; without one, settlements are forgotten soon."""
     published: int
-    """Messages that are known of. Of a group: those it has to do with."""
+    """Known messages; for a group, the messages that it has read or has yet to read."""
     confirmed: int
-    """Persistent messages that were on disk, so that their publisher could be told."""
+    """Persistent messages that were on disk, so that the broker could confirm them."""
     delivered: int
     """Messages that were delivered at least once."""
     deliveries: int
     returns: int
-    """Deliveries that came back: requeued, timed out, lost with their connection."""
+    """Deliveries that came back: requeued, timed out, or lost with their connection."""
     late: int
     """Deliveries that missed their deadline."""
     outcomes: dict[str, int]
-    """Settled messages by how: acked, rejected, dead lettered, expired, dropped, purged, sent to rejects,
+    """Settled messages by outcome: acked, rejected, dead lettered, expired, dropped, purged, sent to rejects,
     skipped, retention, restart, damaged, before the window.
     """
     ready: int
@@ -40,18 +40,18 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     doubled: int
     gone: int
-    """Not there, and nobody was promised anything: transient messages that ended with a restart."""
+    """Messages that a restart removed and that were never confirmed, such as transient ones."""
     stream: bool = False
-    """Whether messages are kept when they were read: then `ready` of the queue itself is what it keeps."""
+    """Whether the queue is a stream, which keeps messages after they were read and counts them as `ready`."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether this is a stream itself, whose messages wait for nobody."""
+        """Whether this is the account of a stream itself, whose messages wait for no consumer."""
         return self.stream and not self.reader
 
 
 class MessageFound(msgspec.Struct, frozen=True, kw_only=True):
-    """One message by name: lost, doubled, or in a loop."""
+    """One message that is lost, doubled, or delivered again and again."""
 
     vhost: str
     queue: str
@@ -67,34 +67,34 @@ class MessageFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hole(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are not settled though later ones are."""
+    """Messages that are not settled although later ones are."""
 
     vhost: str
     queue: str
     reader: str
     start: int
     stop: int
-    """Offsets from `start`, below `stop`."""
+    """Offsets from `start` up to, not including, `stop`."""
     state: str
     """`in flight` or `ready`."""
     held_by: str
-    """The consumer that has it; empty if it is ready."""
+    """The consumer that holds the messages; empty if they are ready."""
     since: datetime | None
     deliveries: int
-    """How often they were delivered, at most."""
+    """The highest number of deliveries of one of the messages."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles in milliseconds of the messages that one queue got in one stretch of time."""
+    """Percentiles in milliseconds of the messages that one queue received in one stretch of time."""
 
     vhost: str
     queue: str
     reader: str
     at: datetime
-    """Where the stretch begins; all are `Findings.stretch_s` long."""
+    """The begin of the stretch; all stretches are `Findings.stretch_s` long."""
     messages: int
     confirm_ms: tuple[float | None, float | None, float | None]
-    """p50, p95, p99 from publish to confirm; None where nothing is known."""
+    """p50, p95, p99 from publish to confirm; None if unknown."""
     delivery_ms: tuple[float | None, float | None, float | None]
     """From publish to first delivery."""
     settle_ms: tuple[float | None, float | None, float | None]
@@ -102,7 +102,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that ended otherwise than as done."""
+    """Messages of one queue with one outcome and reason, other than done."""
 
     vhost: str
     queue: str
@@ -113,23 +113,21 @@ class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """So many messages went from one thing to another."""
+    """The number of messages that went from one place to another."""
 
     vhost: str
     from_kind: str
     """`exchange`, `queue`."""
     from_name: str
     to_kind: str
-    """`queue`, `consumer`, `group`, `ended` (otherwise than as done, by outcome), `returned` (to the
-    publisher).
-    """
+    """`queue`, `consumer`, `group`, `ended` (`to_name` is the outcome), `returned` (to the publisher)."""
     to_name: str
-    """Consumers with few messages, where there are very many, are one that is called `others`."""
+    """If there are very many consumers, those with fewest messages are merged as `others`."""
     messages: int
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer does with its time, and which prefetch suits it."""
+    """Measurements of a consumer, and the prefetch that suits it."""
 
     vhost: str
     queue: str
@@ -137,66 +135,66 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     consumer: str
     messages: int
     rate: float
-    """Messages a second, while it was at work."""
+    """Messages per second while the consumer was working."""
     hold_ms: tuple[float, float, float]
     """From delivery to settlement: p1, p50, p95."""
     work_ms: float
-    """What a message takes it, as estimated."""
+    """Estimated time of work on one message."""
     round_trip_ms: float
     round_trip_measured: bool
-    """False where it is what the caller assumed."""
+    """False if the caller assumed the round trip."""
     in_flight: float
-    """How many it had in hand, on average."""
+    """Deliveries that the consumer held at a time, on average."""
     prefetch: int
-    """What is advised."""
+    """The advised prefetch."""
     gain: float
-    """How much faster it would be, as estimated: 1.0 is as it is now."""
+    """Estimated speed with the advised prefetch, relative to now."""
     why: str
-    """One sentence."""
+    """The reason, as a sentence."""
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """All findings of one audit."""
 
     source: str
     """`the broker at localhost:5672`, `the data directory /backup/leveret`."""
     taken: datetime
-    """What happened until then is in it."""
+    """The moment up to which everything is included."""
     took_s: float
     stretch_s: float
-    """How long the stretches of `latencies` are: a round time, so that there are about sixty of them."""
+    """The length of the stretches of `latencies`: a round time, chosen to have about sixty of them."""
     queues: list[QueueAccount]
     returned: dict[str, int]
-    """Messages that no queue took, by the exchange that they were published to, since the window began."""
+    """Messages that no queue took since the audit window began, by their exchange."""
     lost: list[MessageFound]
-    """The first ones, by name; how many there are in all is in `queues`."""
+    """The first lost messages; `queues` has the number of all."""
     doubled: list[MessageFound]
     doubled_in_table: int = 0
-    """How many of them are doubled in the table of a pipeline."""
+    """The number of messages that are doubled in the table of a pipeline."""
     loops: list[MessageFound]
-    """Delivered again and again: those that were most often."""
+    """The messages with most deliveries."""
     loops_count: int
-    """How many there are."""
+    """The number of all messages in redelivery loops."""
     holes: list[Hole]
-    """The first ones."""
+    """The first holes; `holes_count` is the number of all."""
     holes_count: int
     latencies: list[Latency]
     dead_letters: list[DeadLetters]
-    """By the reasons that most of them have; how many there are in all is in `queues`."""
+    """The most frequent reasons; `queues` has the number of all messages."""
     flows: list[Flow]
     advice: list[Advice]
     damage: list[str]
-    """Files that could not be read as they were written."""
+    """Sentences about files that could not be read as they were written."""
     table: str
-    """Where the table of messages is."""
+    """The path of the table of messages."""
 
     @property
     def lost_count(self) -> int:
-        return sum(each.lost for each in self.queues)
+        return sum(account.lost for account in self.queues)
 
     @property
     def doubled_count(self) -> int:
-        return sum(each.doubled for each in self.queues) + self.doubled_in_table
+        return sum(account.doubled for account in self.queues) + self.doubled_in_table
 
     @property
     def holds(self) -> bool:

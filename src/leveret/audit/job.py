@@ -1,8 +1,8 @@
-"""The audit itself, as a job of Spark: evidence in, the table of messages and the findings out.
+"""The audit as a job of Spark: evidence in, the table of messages and the findings out.
 
-Workers read pieces of evidence as rows about runs of offsets; the rows of one chunk of a log come together,
-and `accounting` makes messages of them, which are written as parquet. Everything else is asked of that table,
-so the driver holds no more than what the report shows.
+Workers read pieces of evidence as rows about runs of offsets. Spark groups the rows by chunk, `accounting`
+makes messages of each group, and Spark writes them as parquet. `tables` queries this table for everything
+else, so the driver holds no more than the report shows.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from leveret.storage.message_events import Piece
 TABLE: Final = "messages"
 _PIECES: Final = "event string, log bigint, segment bigint"
 _TASKS_PER_CORE: Final = 4
-_LOOK_S: Final = 0.3
+_PROGRESS_INTERVAL_S: Final = 0.3
 _FAILED: Final = (*SPARK_FAILED, ConnectionError)
-"""What Spark raises; the last when its Java has died."""
+"""Errors of Spark; `ConnectionError` when its Java has died."""
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -46,13 +46,13 @@ _SETTINGS: Final = {
 }
 
 Progress = Callable[[str, float | None], None]
-"""What is being done, and the share of it that is done, where that is known."""
+"""Called with the current step, and with the share of it that is done, or None if unknown."""
 
 
 def run(
     case: Case, place: Path, terms: Terms, *, master: str = "local[*]", on_progress: Progress | None = None
 ) -> Findings:
-    """In a session of its own, which says nothing by itself. A table is looked at before Spark starts."""
+    """Run an audit in a quiet Spark session of its own. A pipeline's table is checked before Spark starts."""
     if terms.table is not None:
         output_directory.check_table(terms.table, terms.format)
     settings = {"spark.master": master, **quiet_logging.settings(master), **_SETTINGS}
@@ -61,68 +61,82 @@ def run(
     except _FAILED as error:
         raise SparkSideError(f"Spark does not start: {first_cause(error)}") from error
     try:
-        with _watched(spark, on_progress or (lambda _, __: None)) as say:
-            return audit(spark, case, place, terms, say)
+        with _watched(spark, on_progress or (lambda _, __: None)) as set_step:
+            return audit(spark, case, place, terms, set_step)
     except _FAILED as error:
         raise SparkSideError(f"Spark has failed: {first_cause(error)}") from error
     finally:
-        with suppress(*_FAILED):  # a Java that has died can't be stopped
+        # a Java that has died can't be stopped
+        with suppress(*_FAILED):
             spark.stop()
 
 
 @contextmanager
 def _watched(spark: SparkSession, on_progress: Progress) -> Iterator[Callable[[str], None]]:
-    """Tells, some times a second, how far Spark is with what was said last."""
-    said = ["starting"]
-    over = threading.Event()
+    """Report the progress of Spark some times a second; the value sets the name of the current step."""
+    step = ["starting"]
+    finished = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 
     def watch() -> None:
-        with suppress(*_FAILED):  # who waits for the results is told
-            while not over.wait(_LOOK_S):
-                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        # the caller that waits for the results gets the error
+        with suppress(*_FAILED):
+            while not finished.wait(_PROGRESS_INTERVAL_S):
+                stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
                 known = [stage for stage in stages if stage is not None]
                 tasks = sum(stage.numTasks for stage in known)
                 done = sum(stage.numCompletedTasks for stage in known)
-                on_progress(said[0], done / tasks if tasks else None)
+                on_progress(step[0], done / tasks if tasks else None)
 
     watcher = threading.Thread(target=watch, name="leveret-audit-progress", daemon=True)
     watcher.start()
     try:
-        yield lambda sentence: said.__setitem__(0, sentence)
+        yield lambda name: step.__setitem__(0, name)
     finally:
-        over.set()
+        finished.set()
         watcher.join()
 
 
-def audit(spark: SparkSession, case: Case, place: Path, terms: Terms, say: Callable[[str], None]) -> Findings:
-    """Write the table of messages below `place`, replacing an older one, and return what is found in it."""
+def audit(
+    spark: SparkSession, case: Case, place: Path, terms: Terms, set_step: Callable[[str], None]
+) -> Findings:
+    """Write the table of messages below `place`, replacing an older one, and return its findings."""
     began_s = time.monotonic()
     path = str(place.absolute() / TABLE)
-    written = tables.opened(spark, terms)
+    pipeline_table = tables.pipeline_table(spark, terms)
     logs = {log.id: log for log in case.logs}
     damage: Accumulator[set[Damage]] = spark.sparkContext.accumulator(set(), _Union())
-    say(f"reading {len(case.pieces):,} pieces of {len(logs):,} queues")
-    happened = _events(spark, case, (p for p in case.pieces if p.log_id not in case.returned), damage)
+    set_step(f"reading {len(case.pieces):,} pieces of {len(logs):,} queues")
+    of_queues = (piece for piece in case.pieces if piece.log_id not in case.returned)
+    events = _events(spark, case, of_queues, damage)
     schema = from_arrow_schema(MESSAGES)
 
     def accounted(rows: pa.Table) -> pa.Table:
         return account(rows, logs[rows["log"][0].as_py()])
 
-    messages = happened.groupBy("log", "chunk").applyInArrow(accounted, schema)
+    messages = events.groupBy("log", "chunk").applyInArrow(accounted, schema)
     output_directory.claim(place)
     messages.write.mode("overwrite").parquet(path)
-    went_back = _events(spark, case, (p for p in case.pieces if p.log_id in case.returned), damage)
-    returned = tables.by_exchange(went_back, case) if case.returned else {}
-    say("asking the table of messages")
-    found = by_file({*case.damage, *damage.value})
-    return tables.findings(spark, case, path, terms, found, returned, written=written, began_s=began_s)
+    of_returned = (piece for piece in case.pieces if piece.log_id in case.returned)
+    returned_events = _events(spark, case, of_returned, damage)
+    returned = tables.by_exchange(returned_events, case) if case.returned else {}
+    set_step("querying the table of messages")
+    return tables.findings(
+        spark,
+        case,
+        path,
+        terms,
+        by_file({*case.damage, *damage.value}),
+        returned,
+        pipeline_table=pipeline_table,
+        began_s=began_s,
+    )
 
 
 def _events(
     spark: SparkSession, case: Case, pieces: Iterable[Piece], damage: Accumulator[set[Damage]]
 ) -> DataFrame:
-    """What the pieces tell."""
+    """Return the rows of the pieces, and collect their damage."""
     chosen = list(pieces)
     tasks = max(1, min(len(chosen), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
     rows = spark.createDataFrame(spark.sparkContext.parallelize(chosen, tasks), _PIECES)
@@ -134,18 +148,19 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for row in batch.to_pylist():
-            for found in evidence.rows(Piece(row["event"], row["log"], row["segment"])):
-                if broken := message_events.damage_of(found):
-                    damage.add(set(broken))
+            for events in evidence.rows(Piece(row["event"], row["log"], row["segment"])):
+                if damaged := message_events.damage_of(events):
+                    damage.add(set(damaged))
                 else:
-                    yield found
+                    yield events
 
 
 class _Union(AccumulatorParam[set[Damage]]):
-    """What several workers have found."""
+    """The union of the damage that several workers found."""
 
     def zero(self, value: set[Damage]) -> set[Damage]:
         return set()
 
-    def addInPlace(self, value1: set[Damage], value2: set[Damage]) -> set[Damage]:  # noqa: N802  (Spark's name)
+    # the name is Spark's
+    def addInPlace(self, value1: set[Damage], value2: set[Damage]) -> set[Damage]:  # noqa: N802
         return value1 | value2

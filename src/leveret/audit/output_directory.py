@@ -1,7 +1,7 @@
-"""Where an audit writes and which table it reads: both are checked before Spark starts.
+"""Checks of the output directory and of a pipeline's table, before Spark starts.
 
-Owns the mark that tells an audit's directory from somebody else's. What is written there is left to
-`job` and `results`. The rule: nothing in a directory that no audit has made is replaced or deleted.
+This module owns the mark that distinguishes the directory of an audit from other directories. `job` and
+`results` write into it. The rule: an audit replaces or deletes nothing in a directory that no audit has made.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from leveret.spark.pipelines.tables import Batch, Table
 MARK: Final = ".leveret-audit"
 FINDINGS: Final = "findings.json"
 IDENTITY: Final = ("_queue", "_partition", "_offset")
-"""The columns that say which message a row of a pipeline's table was."""
+"""The columns of a pipeline's table that identify the message of a row."""
 _MARK_TEXT: Final = "leveret audit writes into this directory and replaces what it wrote before.\n"
 _OTHER_OUT: Final = "name another directory with --out"
 
 
 class _Verdict(msgspec.Struct):
-    """The beginning of `findings.json`: audits that made no mark have left it too."""
+    """The beginning of `findings.json`, by which directories of audits before the mark are recognized."""
 
     holds: bool
     lost_count: int
@@ -34,22 +34,22 @@ class _Verdict(msgspec.Struct):
 
 
 def check_out(place: Path) -> None:
-    """Raise `NothingToAudit` if results can't be written to this directory, or would replace other files."""
+    """Raise `NothingToAudit` if this directory is not writable, or has files that no audit has made."""
     if place.exists() and not place.is_dir():
         raise NothingToAudit(f"{place} is a file, and results need a directory", hint=_OTHER_OUT)
     try:
-        is_other = place.is_dir() and any(place.iterdir()) and not _is_of_an_audit(place)
+        has_other_files = place.is_dir() and any(place.iterdir()) and not _is_of_an_audit(place)
     except OSError as error:
         raise NothingToAudit(f"{place} can't be read: {error.strerror}", hint=_OTHER_OUT) from error
-    if is_other:
+    if has_other_files:
         raise NothingToAudit(f"{place} is not empty, and no audit has made it", hint=_OTHER_OUT)
-    above = next(each for each in (place, *place.absolute().parents) if each.exists())
+    above = next(path for path in (place, *place.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise NothingToAudit(f"{place} can't be written: {above} does not allow it", hint=_OTHER_OUT)
 
 
 def claim(place: Path) -> None:
-    """Make the directory and mark it as the audit's, so that the next audit may replace what is in it."""
+    """Make the directory and mark it as an audit's, so that the next audit may replace its contents."""
     place.mkdir(parents=True, exist_ok=True)
     (place / MARK).write_text(_MARK_TEXT, "utf-8")
 
@@ -65,9 +65,9 @@ def _is_of_an_audit(place: Path) -> bool:
 
 
 def check_table(path: str, format: str) -> None:
-    """Raise if there is no batch of a pipeline at `path`, or its rows do not say which messages they were.
+    """Raise `NothingToAudit` if `path` has no batch of a pipeline, or no columns that identify messages.
 
-    The columns of formats other than parquet are left to Spark.
+    Only Spark can read the columns of formats other than parquet: `check_columns` checks them later.
     """
     table = Table.at(path)
     batches = table.batches()
@@ -81,19 +81,19 @@ def check_table(path: str, format: str) -> None:
 
 
 def check_columns(path: str, columns: list[str]) -> None:
-    """Raise `NothingToAudit` if one of the columns that name a message is missing."""
+    """Raise `NothingToAudit` if a column that identifies messages is missing."""
     missing = [name for name in IDENTITY if name not in columns]
     if missing:
         raise NothingToAudit(
             f"the table {path} has no column {missing[0]}",
-            hint="a pipeline's table says of its rows which messages they were, unless a step left that out",
+            hint="a pipeline writes it into its table, unless a step drops it",
         )
 
 
 def _columns(table: Table, batch: Batch) -> list[str]:
-    """Columns of the files of a batch, and those that are names of folders."""
+    """Return the columns of the files of a batch, and those that are encoded in the names of folders."""
     try:
-        found = dataset.dataset(
+        batch_files = dataset.dataset(
             table.folder(batch.folder), filesystem=table.files, format="parquet", partitioning="hive"
         )
     except (OSError, pa.ArrowException) as error:
@@ -101,4 +101,4 @@ def _columns(table: Table, batch: Batch) -> list[str]:
             f"the table {table.shown} can't be read: {str(error).splitlines()[0]}",
             hint="is it parquet? --table-format names another format",
         ) from error
-    return list(found.schema.names)
+    return list(batch_files.schema.names)

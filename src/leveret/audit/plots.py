@@ -1,60 +1,69 @@
-"""Drawings of figures as SVG: percentiles over time, shares of a whole, sizes beside each other.
+"""Geometry of the report's charts and bars: percentiles over time, parts of a whole, sizes of one column.
 
-Owns scales, ticks and lines; colours are the style sheet's, by class. Lines differ by dashes and are named at
-their end, and the parts of a bar are named beside it: nothing is said by colour alone. A number that is not
-nought is always to be seen.
+This module computes scales, ticks, paths and widths. `templates/elements.html` draws them, and the style
+sheet colours them. Lines differ by dashes and carry a name at their end, and the parts of a bar are named
+below it: no information depends on colour alone. A count above zero is always wide enough to be seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
-from leveret.audit.markup import Safe, tag
 from leveret.audit.wording import PERCENTILES, Tone, duration
 
 Percentiles: TypeAlias = tuple[float | None, float | None, float | None]
 
 _WIDTH, _HEIGHT = 360.0, 190.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 32.0, 10.0, 26.0
-_MOST_POINTS: Final = 240
-_LOGARITHMIC_FROM: Final = 30
-"""Where the highest is so many times the lowest, a linear scale would show a flat line."""
-_LABEL_GAP: Final = 12.0
-_MOST_TIMES: Final = 4
-_STEPS_S: Final = tuple(
-    unit * each
-    for unit, several in (
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 328.0, 10.0, 164.0
+_POINTS_MAX: Final = 240
+_LOGARITHMIC_RATIO: Final = 30
+"""From this ratio of the highest to the lowest value on, a linear scale would show a flat line."""
+_LABEL_DISTANCE: Final = 12.0
+_TIME_STEPS_MAX: Final = 4
+_TIME_STEPS_S: Final = tuple(
+    unit_s * count
+    for unit_s, counts in (
         (1, (1, 2, 5, 10, 15, 30)),
         (60, (1, 2, 5, 10, 15, 30)),
         (3600, (1, 2, 3, 6, 12)),
         (86_400, (1, 2, 7, 14, 30, 90, 365, 1825)),
     )
-    for each in several
+    for count in counts
 )
-_FORMS: Final = (("%H:%M:%S", 60), ("%H:%M", 86_400), ("%d %b", 90 * 86_400), ("%b %Y", math.inf))
-_LEAST_SHARE: Final = 0.8
-"""In hundredths of a bar: what is there is to be seen."""
+_TIME_FORMATS: Final = (("%H:%M:%S", 60), ("%H:%M", 86_400), ("%d %b", 90 * 86_400), ("%b %Y", math.inf))
+"""Formats of time labels, each for steps shorter than its number of seconds."""
+_NARROWEST_PERCENT: Final = 0.8
+"""Least width of a part of a bar, so that it can be seen."""
 
 
 class Point(NamedTuple):
+    """Percentiles of one stretch of time."""
+
     at_s: float
     values: Percentiles
 
 
 class Part(NamedTuple):
-    """Of a whole."""
+    """A part of a whole: a name and a number of messages."""
 
     name: str
     messages: int
     tone: Tone
 
 
+class Tick(NamedTuple):
+    """A labelled place on an axis."""
+
+    place: float
+    label: str
+
+
 class Scale(NamedTuple):
-    """From values to places."""
+    """A mapping from values to places in the chart."""
 
     low: float
     high: float
@@ -69,84 +78,111 @@ class Scale(NamedTuple):
         return self.begin + (value - low) / (high - low) * (self.end - self.begin)
 
 
+class Chart(NamedTuple):
+    """Percentiles over time, ready to be drawn."""
+
+    queue: str
+    stage: str
+    description: str
+    value_ticks: list[Tick]
+    time_ticks: list[Tick]
+    lines: list[tuple[str, str]]
+    """Names of the percentiles, and their lines as the `d` of an SVG path."""
+    labels: list[Tick]
+    """Names of the lines, at their ends."""
+    width: float = _WIDTH
+    height: float = _HEIGHT
+    left: float = _LEFT
+    right: float = _RIGHT
+    bottom: float = _BOTTOM
+
+
+class Bar(NamedTuple):
+    """A horizontal bar with one or more parts."""
+
+    title: str
+    parts: list[tuple[Part, float, float]]
+    """Each part with its begin and its width, as percentages of the bar."""
+    has_keys: bool = False
+    """Whether the parts are named below the bar."""
+
+
 # percentiles over time
 
 
 def percentiles(
-    title: str, points: Sequence[Point], *, span_s: tuple[float, float], stretch_s: float
-) -> Safe:
-    """Three lines; where a stretch of time is missing, they are interrupted."""
-    several = math.ceil(len(points) / _MOST_POINTS)
-    shown = thinned(points, several)
+    queue: str, stage: str, points: Sequence[Point], *, span_s: tuple[float, float], stretch_s: float
+) -> Chart:
+    """Return a chart of three lines; a line is interrupted where a stretch of time has no value."""
+    group_size = math.ceil(len(points) / _POINTS_MAX)
+    shown = thinned(points, group_size)
     known = [value for point in shown for value in point.values if value is not None]
-    times = Scale(*span_s, _LEFT, _WIDTH - _RIGHT)
+    times = Scale(*span_s, _LEFT, _RIGHT)
     values = value_scale(known)
-    return tag(
-        "svg",
-        tag("title", title),
-        tag("desc", _described(known)),
-        *_value_axis(values),
-        *_time_axis(times),
-        *_lines(shown, times, values, gap_s=1.5 * several * stretch_s),
-        viewBox=f"0 0 {_WIDTH:.0f} {_HEIGHT:.0f}",
-        class_="plot",
-        role="img",
+    lines, ends = [], []
+    for index, name in enumerate(PERCENTILES):
+        line = [(point.at_s, value) for point in shown if (value := point.values[index]) is not None]
+        if line:
+            lines.append((name, _path(line, times, values, gap_s=1.5 * group_size * stretch_s)))
+            ends.append(Tick(values.place(line[-1][1]), name))
+    return Chart(
+        queue,
+        stage,
+        f"p50, p95 and p99 over time, between {duration(min(known))} and {duration(max(known))}.",
+        _value_ticks(values),
+        [Tick(times.place(at_s), label) for at_s, label in time_ticks(*span_s)],
+        lines,
+        spread(ends),
     )
 
 
-def thinned(points: Sequence[Point], several: int) -> list[Point]:
-    """So many neighbours become one, with the highest of their values."""
-    if several <= 1:
+def thinned(points: Sequence[Point], group_size: int) -> list[Point]:
+    """Merge each group of neighbours into one point with their highest values."""
+    if group_size <= 1:
         return list(points)
-    found = []
-    for begin in range(0, len(points), several):
-        some = points[begin : begin + several]
+    merged = []
+    for begin in range(0, len(points), group_size):
+        group = points[begin : begin + group_size]
         highest = [
             max((value for value in column if value is not None), default=None)
-            for column in zip(*(each.values for each in some), strict=True)
+            for column in zip(*(point.values for point in group), strict=True)
         ]
-        found.append(Point(some[0].at_s, (highest[0], highest[1], highest[2])))
-    return found
+        merged.append(Point(group[0].at_s, (highest[0], highest[1], highest[2])))
+    return merged
 
 
 def value_scale(known: Sequence[float]) -> Scale:
-    """Linear from nought, or logarithmic from power of ten to power of ten."""
-    begin, end = _HEIGHT - _BOTTOM, _TOP
-    above = [value for value in known if value > 0]
-    if not above:
-        return Scale(0, 1, begin, end)
-    low, high = min(above), max(above)
-    if high / low < _LOGARITHMIC_FROM:
+    """Return a linear scale from zero, or a logarithmic one between powers of ten."""
+    above_zero = [value for value in known if value > 0]
+    if not above_zero:
+        return Scale(0, 1, _BOTTOM, _TOP)
+    low, high = min(above_zero), max(above_zero)
+    if high / low < _LOGARITHMIC_RATIO:
         step = _step(high)
-        return Scale(0, step * math.ceil(high / step), begin, end)
+        return Scale(0, step * math.ceil(high / step), _BOTTOM, _TOP)
     lowest, highest = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    return Scale(10.0**lowest, 10.0**highest, begin, end, logarithmic=True)
+    return Scale(10.0**lowest, 10.0**highest, _BOTTOM, _TOP, logarithmic=True)
 
 
 def _step(high: float) -> float:
-    """From one line of a linear grid to the next: a round number, so that there are three to five.
+    """Return the round distance between the grid lines of a linear scale with three to five lines.
 
     >>> _step(0.34), _step(7.0), _step(130)
     (0.1, 2.0, 50.0)
     """
     unit = 10.0 ** math.floor(math.log10(high / 4))
-    return next(unit * each for each in (1, 2, 2.5, 5, 10) if unit * each >= high / 4)
+    return next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= high / 4)
 
 
-def _value_axis(scale: Scale) -> Iterator[Safe]:
-    for value in _value_ticks(scale):
-        y = scale.place(value)
-        yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", _axis_label(value), x=_LEFT - 6, y=y + 3.5, text_anchor="end")
-
-
-def _value_ticks(scale: Scale) -> list[float]:
-    if not scale.logarithmic:
+def _value_ticks(scale: Scale) -> list[Tick]:
+    if scale.logarithmic:
+        lowest, highest = round(math.log10(scale.low)), round(math.log10(scale.high))
+        step_decades = math.ceil((highest - lowest) / 5)
+        values = [10.0**exponent for exponent in range(lowest, highest + 1, step_decades)]
+    else:
         step = _step(scale.high)
-        return [step * each for each in range(round(scale.high / step) + 1)]
-    lowest, highest = round(math.log10(scale.low)), round(math.log10(scale.high))
-    step_decades = math.ceil((highest - lowest) / 5)
-    return [10.0**each for each in range(lowest, highest + 1, step_decades)]
+        values = [step * number for number in range(round(scale.high / step) + 1)]
+    return [Tick(scale.place(value), _axis_label(value)) for value in values]
 
 
 def _axis_label(value_ms: float) -> str:
@@ -159,101 +195,62 @@ def _axis_label(value_ms: float) -> str:
     return f"{value_ms:g} ms" if value_ms < 1000 else f"{value_ms / 1000:,g} s"
 
 
-def _time_axis(scale: Scale) -> Iterator[Safe]:
-    bottom = _HEIGHT - _BOTTOM
-    for at_s, label in time_ticks(scale.low, scale.high):
-        x = scale.place(at_s)
-        yield tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="tick")
-        yield tag("text", label, x=x, y=bottom + 17, text_anchor="middle")
-    yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="axis")
-
-
 def time_ticks(start_s: float, stop_s: float) -> list[tuple[float, str]]:
-    """Round times in UTC, a few.
+    """Return a few round times in UTC between two times, with their labels.
 
     >>> [label for _, label in time_ticks(1_789_462_800, 1_789_462_800 + 3600)]
     ['09:00', '09:15', '09:30', '09:45', '10:00']
     """
-    step = next((each for each in _STEPS_S if (stop_s - start_s) / each <= _MOST_TIMES), _STEPS_S[-1])
-    form = next(form for form, below_s in _FORMS if step < below_s)
-    first = math.ceil(start_s / step) * step
-    count = math.floor((stop_s - first) / step) + 1
-    times = [first + each * step for each in range(count)]
-    return [(at_s, datetime.fromtimestamp(at_s, UTC).strftime(form)) for at_s in times]
+    step_s = next(
+        (step_s for step_s in _TIME_STEPS_S if (stop_s - start_s) / step_s <= _TIME_STEPS_MAX),
+        _TIME_STEPS_S[-1],
+    )
+    time_format = next(text for text, below_s in _TIME_FORMATS if step_s < below_s)
+    first_s = math.ceil(start_s / step_s) * step_s
+    times = range(first_s, math.floor(stop_s) + 1, step_s)
+    return [(at_s, datetime.fromtimestamp(at_s, UTC).strftime(time_format)) for at_s in times]
 
 
-def _lines(points: Sequence[Point], times: Scale, values: Scale, *, gap_s: float) -> Iterator[Safe]:
-    ends: list[tuple[float, str]] = []
-    for number, name in enumerate(PERCENTILES):
-        found = [(point.at_s, point.values[number]) for point in points]
-        known = [(at_s, value) for at_s, value in found if value is not None]
-        if not known:
-            continue
-        yield tag("path", d=_path(known, times, values, gap_s=gap_s), class_=f"line {name}")
-        ends.append((values.place(known[-1][1]), name))
-    for y, name in spread(ends):
-        yield tag("text", name, x=_WIDTH - _RIGHT + 5, y=y + 3.5, class_=f"label {name}")
+def _path(line: Sequence[tuple[float, float]], times: Scale, values: Scale, *, gap_s: float) -> str:
+    """Return an SVG path. A point without neighbours is a line of no length, shown as a dot."""
+    places = [f"{times.place(at_s):.1f} {values.place(value):.1f}" for at_s, value in line]
+    gaps = [True, *(right[0] - left[0] > gap_s for left, right in pairwise(line)), True]
+    path = []
+    for index, place in enumerate(places):
+        path.append(f"{'M' if gaps[index] else 'L'}{place}")
+        if gaps[index] and gaps[index + 1]:
+            path.append("h0")
+    return "".join(path)
 
 
-def _path(known: Sequence[tuple[float, float]], times: Scale, values: Scale, *, gap_s: float) -> str:
-    """A point that stands alone is a line of no length, which its round end makes a dot."""
-    places = [f"{times.place(at_s):.1f} {values.place(value):.1f}" for at_s, value in known]
-    apart = [True, *(right[0] - left[0] > gap_s for left, right in pairwise(known)), True]
-    drawn = []
-    for number, place in enumerate(places):
-        drawn.append(f"{'M' if apart[number] else 'L'}{place}")
-        if apart[number] and apart[number + 1]:
-            drawn.append("h0")
-    return "".join(drawn)
-
-
-def spread(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """The labels from top to bottom, each far enough below the one before, and all inside."""
-    found: list[tuple[float, str]] = []
-    for y, name in sorted(labels, key=lambda each: (each[0], -PERCENTILES.index(each[1]))):
-        found.append((max(y, found[-1][0] + _LABEL_GAP) if found else y, name))
-    excess = max(0.0, found[-1][0] - (_HEIGHT - _BOTTOM)) if found else 0.0
-    return [(y - excess, name) for y, name in found]
-
-
-def _described(known: Sequence[float]) -> str:
-    if not known:
-        return "Nothing is known."
-    return f"p50, p95 and p99 over time, between {duration(min(known))} and {duration(max(known))}."
+def spread(labels: Sequence[Tick]) -> list[Tick]:
+    """Move labels apart so that none covers another and all stay inside the chart, from top to bottom."""
+    placed: list[Tick] = []
+    for y, name in sorted(labels, key=lambda label: (label.place, -PERCENTILES.index(label.label))):
+        placed.append(Tick(max(y, placed[-1].place + _LABEL_DISTANCE) if placed else y, name))
+    excess = max(0.0, placed[-1].place - _BOTTOM) if placed else 0.0
+    return [Tick(y - excess, name) for y, name in placed]
 
 
 # bars
 
 
-def shares(parts: Sequence[Part]) -> Safe:
-    """What a whole consists of, as one bar."""
-    there = [each for each in parts if each.messages > 0]
-    whole = sum(each.messages for each in there)
-    widths = [max(_LEAST_SHARE, 100 * each.messages / whole) for each in there]
+def shares(parts: Sequence[Part]) -> Bar:
+    """Return a bar that shows what a whole consists of."""
+    shown = [part for part in parts if part.messages > 0]
+    whole = sum(part.messages for part in shown)
+    widths = [max(_NARROWEST_PERCENT, 100 * part.messages / whole) for part in shown]
     scale = 100 / sum(widths) if widths else 0
     x = 0.0
     drawn = []
-    for part, width in zip(there, widths, strict=True):
-        about = tag("title", f"{part.name}: {part.messages:,}")
-        drawn.append(tag("rect", about, x=x, width=width * scale, height=10, class_=f"part {part.tone}"))
+    for part, width in zip(shown, widths, strict=True):
+        drawn.append((part, x, width * scale))
         x += width * scale
-    return _bar(drawn, ", ".join(f"{each.name} {each.messages:,}" for each in there) or "nothing")
+    title = ", ".join(f"{part.name} {part.messages:,}" for part in shown) or "nothing"
+    return Bar(title, drawn, has_keys=True)
 
 
-def size(count: int, most: int, tone: Tone) -> Safe:
-    """One number beside the others of its column."""
-    width = max(_LEAST_SHARE, 100 * count / most) if count else 0
-    drawn = tag("rect", width=width, height=10, class_=f"part {tone}")
-    return _bar([drawn], f"{count:,}; the most are {most:,}")
-
-
-def _bar(drawn: Sequence[Safe], title: str) -> Safe:
-    return tag(
-        "svg",
-        tag("title", title),
-        *drawn,
-        viewBox="0 0 100 10",
-        preserveAspectRatio="none",
-        class_="bar",
-        role="img",
-    )
+def size(count: int, most: int, tone: Tone) -> Bar:
+    """Return a bar that compares one number with the largest of its column."""
+    width = max(_NARROWEST_PERCENT, 100 * count / most) if count else 0.0
+    return Bar(f"{count:,}; the largest is {most:,}", [(Part("messages", count, tone), 0.0, width)])

@@ -1,372 +1,290 @@
 """The report of an audit: one HTML file that needs nothing else, with the verdict first.
 
-Owns which sections there are, their order and their sentences. Their form is left to `elements` and `looks`,
-drawings to `plots` and `diagram`, escaping to `markup`. The rule: the file asks for nothing over any network
-and runs no script, which its content security policy keeps even if a name should get through as markup.
+This module prepares sums, charts and rows of tables. `templates/report.html` has the sections, their order
+and their sentences; Jinja2 escapes every value. The rule: the file fetches nothing over a network and runs no
+script. Its content security policy enforces that, even if a hostile name should ever become markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from leveret import __version__
-from leveret.audit import diagram, plots
+from leveret.audit import diagram, plots, wording
 from leveret.audit.consumer_names import address_of
 from leveret.audit.findings import Advice, Findings, Hole, MessageFound, QueueAccount
-from leveret.audit.latencies import latencies
-from leveret.audit.markup import Safe, joined, tag
-from leveret.audit.page_elements import (
-    Drawn,
-    Figure,
-    Row,
-    Section,
-    contents,
-    folded,
-    lead,
-    named,
-    none,
-    section,
-    table,
-    tiles,
-    words,
-)
-from leveret.audit.style_sheet import STYLE
-from leveret.audit.wording import (
-    DONE,
-    GLOSSARY,
-    Names,
-    Tone,
-    age,
-    consumer,
-    duration,
-    gain,
-    holder,
-    missed,
-    moment,
-    offsets,
-    reservation,
-    share,
-    tone,
-    verdict,
-)
+from leveret.audit.latencies import charts
+from leveret.audit.page_elements import Cell, Table, drawn, figure, named, table
+from leveret.audit.wording import DONE, Names, Tone, duration, moment, tone
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_TONES: Final = ("well", "neutral", "attention", "lost")
-"""The order of a bar's parts."""
+_BAR_ORDER: Final = ("well", "neutral", "attention", "lost")
+_MARKS: Final = {"well": "✓", "lost": "✗", "attention": "!"}
+
+Row = tuple[Cell | str | int, ...]
+
+
+class Total(NamedTuple):
+    """A figure of the section "At a glance"."""
+
+    name: str
+    messages: int
+    tone: Tone = "neutral"
 
 
 def html(findings: Findings) -> str:
-    """The whole file, to be written as UTF-8.
+    """Return the whole file, to be written as UTF-8.
 
     Path("audit.html").write_text(report.html(findings), encoding="utf-8")
     """
-    said = verdict(findings)
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"Audit: {said}"),
-        tag("style", Safe(STYLE)),
-    )
     names = Names(findings)
-    wrong, sections = list(_lost_and_doubled(findings, names)), list(_sections(findings, names))
-    below = (each.written() for each in sections)
-    main = tag("main", *(each.written() for each in wrong), contents(sections), *below)
-    body = tag("body", _header(findings, said), main, _footer(findings))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def _sections(findings: Findings, names: Names) -> Iterator[Section]:
-    yield _figures(findings)
-    yield _queues(findings, names)
-    yield _holes(findings, names)
-    yield _loops(findings, names)
-    yield _deadlines(findings, names)
-    yield latencies(findings, names)
-    yield _dead_letters(findings, names)
-    yield _flows(findings, names)
-    yield _advice(findings, names)
-    yield _evidence(findings)
-    yield section("words", "How to read the figures", words(GLOSSARY))
-
-
-# the top
-
-
-def _header(findings: Findings, said: str) -> Safe:
-    tone_: Tone = "well" if findings.holds else "lost" if _wrong(findings) else "attention"
-    mark = {"well": "✓", "lost": "✗"}.get(tone_, "!")
-    note = reservation(findings)
-    about = f"Audit of {findings.source}, {moment(findings.taken)} UTC"
-    return tag(
-        "header",
-        tag("p", about, class_="about"),
-        tag(
-            "div",
-            tag("span", mark, class_="mark", aria_hidden="true"),
-            tag("div", tag("h1", said), *([tag("p", note, class_="note")] if note else [])),
-            class_=f"verdict {tone_}",
+    tone_ = _tone(findings)
+    template = _environment().get_template("report.html")
+    page: str = template.render(
+        findings=findings,
+        version=__version__,
+        verdict=wording.verdict(findings),
+        reservation=wording.reservation(findings),
+        tone=tone_,
+        mark=_MARKS[tone_],
+        totals=list(_totals(findings)),
+        lost=_messages("Lost messages", findings.lost, findings.lost_count, names),
+        doubled=_messages("Doubled messages", findings.doubled, findings.doubled_count, names),
+        queues=_queues(findings, names),
+        holes=_holes(findings, names),
+        loops=_messages("Redelivery loops", findings.loops, findings.loops_count, names, last="last "),
+        deadlines=_deadlines(findings, names),
+        latencies=charts(findings, names),
+        slowest=_slowest(findings, names),
+        dead_letters=_dead_letters(findings, names),
+        returned=_returned(findings),
+        diagram=diagram.flows(findings),
+        flows=_flows(findings, names),
+        advice=_advice(findings, names),
+        damage=table(
+            "Damaged files", ("file that could not be read",), [(file,) for file in findings.damage]
         ),
     )
+    return page
 
 
-def _wrong(findings: Findings) -> int:
-    return findings.lost_count + findings.doubled_count
-
-
-def _lost_and_doubled(findings: Findings, names: Names) -> Iterator[Section]:
-    """Directly below the verdict, if there are any."""
-    columns = ("queue", "offset", "what", "published", "delivered to", "settled", "how")
-    for anchor, title, found, count in (
-        ("lost", "Lost messages", findings.lost, findings.lost_count),
-        ("doubled", "Doubled messages", findings.doubled, findings.doubled_count),
-    ):
-        if count:
-            rows = [_message(each, names) for each in found]
-            listed = [table(title, columns, rows)] if rows else []
-            yield section(anchor, title, *listed, *_more(count - len(found), findings))
-
-
-def _more(count: int, findings: Findings) -> Iterator[Safe]:
-    if count > 0:
-        said = f"{count:,} more are in the table of messages: "
-        yield tag("p", said, tag("code", findings.table), class_="note")
-
-
-def _message(found: MessageFound, names: Names) -> Row:
-    return (
-        names.queue(found),
-        found.offset,
-        found.what,
-        moment(found.published),
-        named(consumer(found.delivered_to) or "–", address_of(found.delivered_to)),
-        moment(found.settled),
-        found.outcome or "–",
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("leveret.audit"),
+        autoescape=True,
+        finalize=_readable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters |= {"duration": duration, "moment": moment, "shortened": wording.shortened}
+    return environment
 
 
-def _figures(findings: Findings) -> Section:
-    own = [each for each in findings.queues if not each.reader]
-    done = sum(each.outcomes.get(DONE, 0) for each in findings.queues)
-    aside = sum(map(_set_aside, findings.queues))
-    lost, doubled, returned = findings.lost_count, findings.doubled_count, sum(findings.returned.values())
-    found: list[tuple[str, int, Tone]] = [
-        ("published", sum(each.published for each in own), "neutral"),
-        ("confirmed", sum(each.confirmed for each in own), "neutral"),
-        ("returned", returned, "attention" if returned else "neutral"),
-        ("done", done, "neutral"),
-        ("set aside", aside, "attention" if aside else "neutral"),
-        *_waiting(findings),
-        ("in flight", sum(each.in_flight for each in findings.queues), "neutral"),
-        ("lost", lost, "lost" if lost else "neutral"),
-        ("doubled", doubled, "lost" if doubled else "neutral"),
-    ]
-    about = "A message counts once in each queue that took it, and once for each group that reads it."
-    several = len(findings.queues) > 1
-    return section("figures", "At a glance", *([lead(about)] if several else []), tiles(found))
+def _readable(value: object) -> object:
+    """Return a template's value as it is written; text is escaped afterwards.
+
+    >>> _readable(1200), _readable(2.5), _readable(30.0), _readable("a\\nb")
+    ('1,200', '2.5', '30', 'a␊b')
+    """
+    if isinstance(value, str):
+        return value if isinstance(value, Markup) else wording.plain(value)
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if isinstance(value, int) else value
 
 
-def _waiting(findings: Findings) -> Iterator[tuple[str, int, Tone]]:
-    """What waits in queues, what waits for groups, and what streams keep: three figures, never one sum."""
-    groups = [each for each in findings.queues if each.reader]
-    streams = [each for each in findings.queues if each.is_kept]
-    queues = (each.ready for each in findings.queues if not each.reader and not each.stream)
-    yield "ready", sum(queues), "neutral"
+def _tone(findings: Findings) -> Tone:
+    if findings.holds:
+        return "well"
+    return "lost" if findings.lost_count or findings.doubled_count else "attention"
+
+
+def _totals(findings: Findings) -> Iterator[Total]:
+    """Yield the figures at a glance.
+
+    Messages ready in queues, ready for groups and kept in streams are three figures, never one sum.
+    """
+    own = [account for account in findings.queues if not account.reader]
+    groups = [account for account in findings.queues if account.reader]
+    streams = [account for account in own if account.stream]
+    set_aside = sum(map(_set_aside, findings.queues))
+    returned = sum(findings.returned.values())
+    yield Total("published", sum(account.published for account in own))
+    yield Total("confirmed", sum(account.confirmed for account in own))
+    yield Total("returned", returned, "attention" if returned else "neutral")
+    yield Total("done", sum(account.outcomes.get(DONE, 0) for account in findings.queues))
+    yield Total("set aside", set_aside, "attention" if set_aside else "neutral")
+    yield Total("ready", sum(account.ready for account in own if not account.stream))
     if groups:
-        yield "ready for groups", sum(each.ready for each in groups), "neutral"
+        yield Total("ready for groups", sum(account.ready for account in groups))
     if streams:
-        yield "kept in streams", sum(each.ready for each in streams), "neutral"
-
-
-# queues and what is wrong in them
+        yield Total("kept in streams", sum(account.ready for account in streams))
+    yield Total("in flight", sum(account.in_flight for account in findings.queues))
+    yield Total("lost", findings.lost_count, "lost" if findings.lost_count else "neutral")
+    yield Total("doubled", findings.doubled_count, "lost" if findings.doubled_count else "neutral")
 
 
 def _set_aside(account: QueueAccount) -> int:
     return sum(count for outcome, count in account.outcomes.items() if tone(outcome) == "attention")
 
 
-def _queues(findings: Findings, names: Names) -> Section:
-    if not findings.queues:
-        return section("queues", "Queues and groups", none("There are no queues."))
-    columns = (
-        "queue",
-        "published",
-        "confirmed",
-        "delivered",
-        "done",
-        "ready",
-        "in flight",
-        "lost",
-        "doubled",
+# tables
+
+
+def _messages(
+    label: str, messages: Sequence[MessageFound], count: int, names: Names, *, last: str = ""
+) -> Table:
+    columns = ("queue", "offset", "what", "published", f"{last}delivered to", "settled", "how")
+    return table(label, columns, [_message(message, names) for message in messages], count)
+
+
+def _message(message: MessageFound, names: Names) -> Row:
+    return (
+        names.queue(message),
+        message.offset,
+        message.what,
+        moment(message.published),
+        named(wording.consumer(message.delivered_to) or "–", address_of(message.delivered_to)),
+        moment(message.settled),
+        message.outcome or "–",
     )
-    wrong_first = sorted(findings.queues, key=lambda each: not (each.lost or each.doubled))
-    rows = [_queue(each, names) for each in wrong_first]
-    return section(
-        "queues", "Queues and groups", table("Queues and groups", (*columns, "what became of them"), rows)
-    )
+
+
+def _queues(findings: Findings, names: Names) -> Table:
+    counts = ("published", "confirmed", "delivered", "done", "ready", "in flight", "lost", "doubled")
+    wrong_first = sorted(findings.queues, key=lambda account: not (account.lost or account.doubled))
+    rows = [_queue(account, names) for account in wrong_first]
+    return table("Queues and groups", ("queue", *counts, "what became of them"), rows)
 
 
 def _queue(account: QueueAccount, names: Names) -> Row:
     group = f"group {account.reader}" if account.reader else ""
-    blind = "" if account.audited else "no audit window"
-    again = account.deliveries - account.delivered
+    no_window = "" if account.audited else "no audit window"
+    redeliveries = account.deliveries - account.delivered
     return (
-        named(names.thing(account.vhost, account.queue), group, blind),
+        named(names.thing(account.vhost, account.queue), group, no_window),
         account.published,
         account.confirmed,
-        Figure(named(f"{account.delivered:,}", f"{again:,} again" if again > 0 else "")),
+        figure(f"{account.delivered:,}", f"{redeliveries:,} again" if redeliveries > 0 else ""),
         account.outcomes.get(DONE, 0),
-        Figure("–") if account.is_kept else account.ready,
+        figure("–") if account.is_kept else account.ready,
         account.in_flight,
-        _marked(account.lost),
-        _marked(account.doubled),
-        _fate(account),
+        _wrong(account.lost),
+        _wrong(account.doubled),
+        drawn(_fate(account)),
     )
 
 
-def _marked(count: int) -> Figure:
-    return Figure(tag("strong", f"{count:,}", class_="lost") if count else "0")
+def _wrong(count: int) -> Cell:
+    return figure(f"{count:,}", emphasis="lost" if count else None)
 
 
-def _fate(account: QueueAccount) -> Drawn:
-    """What became of the messages: as a bar, and in words below it."""
-    parts = [plots.Part(outcome, count, tone(outcome)) for outcome, count in account.outcomes.items()]
-    parts += [
+def _fate(account: QueueAccount) -> plots.Bar:
+    parts = [
+        *(plots.Part(outcome, count, tone(outcome)) for outcome, count in account.outcomes.items()),
         plots.Part("kept" if account.is_kept else "ready", account.ready, "neutral"),
         plots.Part("in flight", account.in_flight, "neutral"),
         plots.Part("gone", account.gone, "neutral"),
         plots.Part("lost", account.lost, "lost"),
     ]
-    there = sorted((each for each in parts if each.messages), key=lambda each: _TONES.index(each.tone))
-    keys = (tag("span", f"{each.name} {each.messages:,} ", class_=f"key {each.tone}") for each in there)
-    return Drawn(joined([plots.shares(there), tag("span", *keys, class_="soft")]))
+    return plots.shares(sorted(parts, key=lambda part: _BAR_ORDER.index(part.tone)))
 
 
-def _holes(findings: Findings, names: Names) -> Section:
-    title = "Holes and who holds them"
-    if not findings.holes:
-        return section(
-            "holes", title, none("There are none: nothing waits that later messages have overtaken.")
-        )
+def _holes(findings: Findings, names: Names) -> Table:
     columns = ("queue", "offsets", "messages", "state", "held by", "since", "for", "deliveries")
-    rows = [_hole(each, findings, names) for each in findings.holes]
-    about = lead("Messages that are not settled though later ones are; how long is counted to the audit.")
-    more = _more(findings.holes_count - len(rows), findings)
-    return section("holes", title, about, table(title, columns, rows), *more)
+    rows = [_hole(hole, findings, names) for hole in findings.holes]
+    return table("Holes and who holds them", columns, rows, findings.holes_count)
 
 
 def _hole(hole: Hole, findings: Findings, names: Names) -> Row:
     return (
         names.queue(hole),
-        Figure(offsets(hole)),
+        figure(wording.offsets(hole)),
         hole.stop - hole.start,
         hole.state,
-        named(holder(hole), address_of(hole.held_by)),
+        named(wording.holder(hole), address_of(hole.held_by)),
         moment(hole.since),
-        Figure(age(hole.since, findings.taken)),
+        figure(wording.age(hole.since, findings.taken)),
         hole.deliveries,
     )
 
 
-def _loops(findings: Findings, names: Names) -> Section:
-    title = "Redelivery loops"
-    if not findings.loops:
-        return section("loops", title, none("There are none: no message was delivered again and again."))
-    columns = ("queue", "offset", "what", "published", "last delivered to", "settled", "how")
-    rows = [_message(each, names) for each in findings.loops]
-    more = _more(findings.loops_count - len(rows), findings)
-    return section("loops", title, table(title, columns, rows), *more)
-
-
-def _deadlines(findings: Findings, names: Names) -> Section:
-    title = "Deadlines missed"
-    late = missed(findings)
-    if not late:
-        return section("deadlines", title, none("There are none: every answer came in time."))
-    rows = [
-        (names.queue(each), each.late, each.deliveries, Figure(share(each.late, each.deliveries)))
-        for each in late
-    ]
-    columns = ("queue", "deliveries too late", "of", "share")
-    return section("deadlines", title, table(title, columns, rows))
-
-
-# where they went
-
-
-def _dead_letters(findings: Findings, names: Names) -> Section:
-    title = "Set aside and returned"
-    body = [*_set_aside_table(findings, names), *_returned(findings)]
-    nothing = none("There are none: no message was set aside, and none came back to its publisher.")
-    return section("dead-letters", title, *(body or [nothing]))
-
-
-def _set_aside_table(findings: Findings, names: Names) -> Iterator[Safe]:
-    found = sorted(findings.dead_letters, key=lambda each: -each.messages)
-    if found:
-        most = found[0].messages
-        rows = [
-            (
-                names.queue(each),
-                each.outcome,
-                each.reason or "–",
-                each.messages,
-                Drawn(plots.size(each.messages, most, tone(each.outcome))),
-            )
-            for each in found
-        ]
-        yield tag("h3", "Dead letters by queue and reason")
-        yield table("Dead letters", ("queue", "how it ended", "reason", "messages", ""), rows)
-
-
-def _returned(findings: Findings) -> Iterator[Safe]:
-    found = sorted(findings.returned.items(), key=lambda each: -each[1])
-    if found:
-        most = found[0][1]
-        rows = [
-            (name or "default exchange", count, Drawn(plots.size(count, most, "attention")))
-            for name, count in found
-        ]
-        yield tag("h3", "Returned, because no queue took them")
-        yield table("Returned messages", ("exchange", "messages", ""), rows)
-
-
-def _flows(findings: Findings, names: Names) -> Section:
-    title = "Where messages went"
-    if not findings.flows:
-        return section("flows", title, none("Nothing is known."))
-    drawing = tag(
-        "div", diagram.flows(findings), class_="scroll", role="region", aria_label=title, tabindex="0"
-    )
-    rows = [
+def _deadlines(findings: Findings, names: Names) -> Table:
+    rows: list[Row] = [
         (
-            names.end(each.vhost, each.from_kind, each.from_name),
-            each.from_kind,
-            names.end(each.vhost, each.to_kind, each.to_name),
-            each.to_kind,
-            each.messages,
+            names.queue(queue),
+            queue.late,
+            queue.deliveries,
+            figure(wording.share(queue.late, queue.deliveries)),
         )
-        for each in sorted(findings.flows, key=lambda each: -each.messages)
+        for queue in wording.missed(findings)
     ]
-    listed = folded("The same as a table", ("from", "which is", "to", "which is", "messages"), rows)
-    return section("flows", title, lead("The wider, the more messages."), drawing, listed)
+    return table("Deadlines missed", ("queue", "deliveries too late", "of", "share"), rows)
 
 
-def _advice(findings: Findings, names: Names) -> Section:
-    title = "Advice on prefetch"
-    if not findings.advice:
-        return section("advice", title, none("No consumer settled enough to say anything."))
-    about = lead(
-        "How many messages a consumer should have in hand, so that it neither waits for the next one nor "
-        "keeps more from others than it needs. Estimated from what it did; a star marks a round trip that "
-        "was assumed."
-    )
+def _slowest(findings: Findings, names: Names) -> Table:
+    rows: list[Row] = [
+        (
+            names.queue(slow.latency),
+            slow.stage.name,
+            *(figure(duration(value)) for value in slow.percentiles),
+            moment(slow.latency.at),
+            slow.latency.messages,
+        )
+        for slow in wording.slowest(findings)
+    ]
+    columns = ("queue", "from", *wording.PERCENTILES, "in the stretch from", "messages")
+    return table("The slowest stretch of each queue as a table", columns, rows)
+
+
+def _dead_letters(findings: Findings, names: Names) -> Table:
+    dead_letters = sorted(findings.dead_letters, key=lambda group: -group.messages)
+    rows: list[Row] = [
+        (
+            names.queue(group),
+            group.outcome,
+            group.reason or "–",
+            group.messages,
+            drawn(plots.size(group.messages, dead_letters[0].messages, tone(group.outcome))),
+        )
+        for group in dead_letters
+    ]
+    return table("Dead letters", ("queue", "how it ended", "reason", "messages", ""), rows)
+
+
+def _returned(findings: Findings) -> Table:
+    most = max(findings.returned.values(), default=0)
+    rows: list[Row] = [
+        (name or "default exchange", count, drawn(plots.size(count, most, "attention")))
+        for name, count in sorted(findings.returned.items(), key=lambda returned: -returned[1])
+    ]
+    return table("Returned messages", ("exchange", "messages", ""), rows)
+
+
+def _flows(findings: Findings, names: Names) -> Table:
+    rows: list[Row] = [
+        (
+            names.end(flow.vhost, flow.from_kind, flow.from_name),
+            flow.from_kind,
+            names.end(flow.vhost, flow.to_kind, flow.to_name),
+            flow.to_kind,
+            flow.messages,
+        )
+        for flow in sorted(findings.flows, key=lambda flow: -flow.messages)
+    ]
+    return table("The flows as a table", ("from", "which is", "to", "which is", "messages"), rows)
+
+
+def _advice(findings: Findings, names: Names) -> Table:
     columns = ("consumer", "messages", "a second", "holds one for", "works", "round trip", "in hand")
-    rows = [_advised(each, names) for each in findings.advice]
-    return section("advice", title, about, table(title, (*columns, "prefetch", "would be", "because"), rows))
+    rows = [_advised(advice, names) for advice in findings.advice]
+    return table("Advice on prefetch", (*columns, "prefetch", "would be", "because"), rows)
 
 
 def _advised(advice: Advice, names: Names) -> Row:
@@ -374,38 +292,12 @@ def _advised(advice: Advice, names: Names) -> Row:
     return (
         named(advice.consumer, names.queue(advice)),
         advice.messages,
-        Figure(f"{advice.rate:,.{0 if advice.rate >= 100 else 1}f}"),
-        Figure(named(p50, f"{p1} to {p95}")),
-        Figure(duration(advice.work_ms)),
-        Figure(duration(advice.round_trip_ms) + ("" if advice.round_trip_measured else " *")),
-        Figure(f"{advice.in_flight:,.1f}"),
-        Figure(tag("strong", f"{advice.prefetch:,}")),
-        gain(advice),
+        figure(f"{advice.rate:,.{0 if advice.rate >= 100 else 1}f}"),
+        figure(p50, f"{p1} to {p95}"),
+        figure(duration(advice.work_ms)),
+        figure(duration(advice.round_trip_ms) + ("" if advice.round_trip_measured else " *")),
+        figure(f"{advice.in_flight:,.1f}"),
+        figure(f"{advice.prefetch:,}", emphasis="neutral"),
+        wording.gain(advice),
         advice.why,
     )
-
-
-# the bottom
-
-
-def _evidence(findings: Findings) -> Section:
-    title = "What it was found in"
-    damage = none("All files could be read.")
-    if findings.damage:
-        damage = table(
-            "Files that could not be read",
-            ("file that could not be read as it was written",),
-            [(each,) for each in findings.damage],
-        )
-    where = tag(
-        "p",
-        "Every message is a row of the table ",
-        tag("code", findings.table),
-        ", which Spark and everything else that knows parquet can read.",
-    )
-    return section("evidence", title, where, damage)
-
-
-def _footer(findings: Findings) -> Safe:
-    took = duration(findings.took_s * 1000)
-    return tag("footer", f"Leveret {__version__}. The audit took {took}. Times are UTC.")

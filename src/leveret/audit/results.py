@@ -1,10 +1,10 @@
-"""What an audit leaves behind, beside the table of messages: its findings as tables, as JSON, as a report.
+"""The files of an audit beside its table of messages: findings as tables, as JSON, and as a report.
 
 messages/       a row for each message and reader (parquet)
 queues.parquet, lost.parquet, ...   the lists of the findings
-findings.json   all of them, for programs
-report.html     for people: one file, which needs nothing else
-.leveret-audit  the mark of an audit's directory (`places`)
+findings.json   all findings, for programs
+report.html     for people: one file that needs nothing else
+.leveret-audit  the mark of an audit's directory (`output_directory`)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OUTCOMES: Final = pa.map_(pa.string(), pa.int64())
 
 
 def plain(findings: Findings) -> dict[str, Any]:
-    """As they are in JSON: the verdict and its figures first."""
+    """Return the findings as they are in JSON, with the verdict and its figures first."""
     verdict = {
         "holds": findings.holds,
         "lost_count": findings.lost_count,
@@ -48,7 +48,7 @@ def plain(findings: Findings) -> dict[str, Any]:
 
 
 def write(findings: Findings, place: Path) -> Path:
-    """Returns where the report is."""
+    """Write all files, and return the path of the report."""
     place.mkdir(parents=True, exist_ok=True)
     (place / FINDINGS).write_bytes(msgspec.json.format(msgspec.json.encode(plain(findings))))
     for name in _TABLES:
@@ -64,7 +64,7 @@ def write(findings: Findings, place: Path) -> Path:
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Maps are maps also in the table: their keys differ from row to row."""
+    """Return the rows as a table. A dict becomes a map, because its keys differ from row to row."""
     columns = {
         name: pa.array([list(row[name].items()) for row in rows], _OUTCOMES)
         if isinstance(value, dict)

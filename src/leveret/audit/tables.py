@@ -1,7 +1,7 @@
-"""Questions to the table of messages, in SQL, and their answers as findings.
+"""Queries over the table of messages in SQL, and their results as findings.
 
-Each question is one scan of the columns that it needs. Lists are cut: the whole is in the table, which
-anybody can ask.
+Each query scans only the columns that it needs. Lists are cut to `Terms.most` entries. The complete lists are
+in the table of messages, which users can query themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -34,41 +34,26 @@ from leveret.spark.pipelines.tables import read as read_table
 from leveret.storage.message_events import Event
 
 VIEW: Final = "leveret_messages"
-_NAMED: Final = "vhost, queue, reader"
-_STRETCHES: Final = 60
-_ROUND_S: Final = (
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    21_600,
-    43_200,
-    86_400,
+_PLACE: Final = "vhost, queue, reader"
+_STRETCHES_WANTED: Final = 60
+_STRETCH_LENGTHS_S: Final = (
+    *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(60, 120, 300, 600, 900, 1800),
+    *(3600, 7200, 21_600, 43_200, 86_400),
 )
+"""Lengths that a stretch of time may have."""
 _ACKED: Final = "acked"
 _SAFE: Final = "reader = '' AND persistent"
-"""It was on disk: somebody has noted it, or it is there now (and the note gone, or not made in time)."""
+"""The message was on disk: the journal notes it, or the log has it and the note is gone or came too late."""
 _CONSUMED: Final = """(outcome IN ('acked', 'rejected', 'sent to rejects', 'skipped')
     OR (outcome = 'dead lettered' AND deliveries > 0))"""
-"""Somebody has come so far: it did not end by itself, or to keep a limit, while nobody read."""
+"""A consumer has reached the message. It did not expire, and was not dropped to keep a limit."""
 _PREFETCHES: Final = r"settled_by NOT LIKE 'query %' AND settled_by NOT RLIKE ' \\([0-9]+\\) $'"
-"""Not a query, nor `basic.get`, which has no tag; where nobody acks, `settled_by` is empty."""
-_ENOUGH: Final = 20
-"""Of a consumer that has settled fewer messages nothing can be said."""
-_ALL: Final = "count(*) OVER ()"
+"""The consumer has a prefetch: it is no query and no `basic.get`, which has no tag."""
+_ADVICE_MESSAGES_MIN: Final = 20
+"""Messages that a consumer must have settled to get advice."""
+_COUNT_ALL: Final = "count(*) OVER ()"
+"""The number of rows before a list is cut."""
 _COUNTS: Final = (
     "published",
     "confirmed",
@@ -83,42 +68,42 @@ _COUNTS: Final = (
     "gone",
 )
 _OTHERS: Final = "others"
-"""Consumers that are not shown by name."""
+"""The name of all consumers that are not shown by name."""
 Node = tuple[str, str]
-"""What kind of thing it is, and its name."""
+"""A kind and a name, as in `Flow`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What counts as what."""
+    """Parameters of an audit."""
 
     loop: int = 5
-    """So many deliveries of one message are a loop."""
+    """Deliveries of one message that make a redelivery loop."""
     most: int = 1000
-    """So many are listed by name."""
+    """Entries that a list has at most."""
     round_trip_ms: float = 1.0
-    """What is assumed of consumers whose connection is not open any more."""
+    """The assumed round trip to consumers whose connection is closed."""
     table: str | None = None
-    """Where a pipeline has written, with columns `_queue`, `_partition`, `_offset`."""
+    """The path of a pipeline's table with columns `_queue`, `_partition`, `_offset`."""
     format: str = "parquet"
 
 
-def opened(spark: SparkSession, terms: Terms) -> DataFrame | None:
-    """What a pipeline has written, if that is to be looked at; raises if it can't be."""
+def pipeline_table(spark: SparkSession, terms: Terms) -> DataFrame | None:
+    """Return the pipeline's table if the audit has one; raise `NothingToAudit` if its columns are missing."""
     if terms.table is None:
         return None
-    written = read_table(spark, terms.table, terms.format)
-    check_columns(terms.table, written.columns)
-    return written
+    table = read_table(spark, terms.table, terms.format)
+    check_columns(terms.table, table.columns)
+    return table
 
 
-def show(messages: DataFrame) -> None:
-    """Make the table of messages known to the questions, with the names of consumers."""
+def create_view(messages: DataFrame) -> None:
+    """Make the table of messages available to the queries, with the names of consumers."""
     messages.withColumn("consumer", named(F.col("delivered_to"))).createOrReplaceTempView(VIEW)
 
 
 def by_exchange(returned: DataFrame, case: Case) -> dict[tuple[str, str], int]:
-    """Messages that went back to their publishers, by virtual host and exchange."""
+    """Return how many messages went back to their publishers, by virtual host and exchange."""
     published = returned.where(f"event = {int(Event.PUBLISHED)}")
     count = F.sum(F.col("stop") - F.col("start")).alias("messages")
     rows = published.groupBy("log", "why").agg(count).collect()
@@ -133,14 +118,15 @@ def findings(
     damage: Sequence[str],
     returned: dict[tuple[str, str], int],
     *,
-    written: DataFrame | None,
+    pipeline_table: DataFrame | None,
     began_s: float,
 ) -> Findings:
-    show(spark.read.parquet(path))
+    """Return everything that the queries find in the table of messages at `path`."""
+    create_view(spark.read.parquet(path))
     stretch_s = _stretch(spark)
-    in_table, in_table_count = ([], 0) if written is None else _doubled_in_table(written, terms)
+    in_table, in_table_count = ([], 0) if pipeline_table is None else _doubled_in_table(pipeline_table, terms)
     loops, loops_count = _loops(spark, terms)
-    found, holes_count = holes(spark, terms)
+    first_holes, holes_count = holes(spark, terms)
     return Findings(
         source=case.described,
         taken=case.taken,
@@ -152,7 +138,7 @@ def findings(
         doubled_in_table=in_table_count,
         loops=loops,
         loops_count=loops_count,
-        holes=found,
+        holes=first_holes,
         holes_count=holes_count,
         latencies=_latencies(spark, stretch_s),
         dead_letters=_dead_letters(spark, terms),
@@ -166,22 +152,22 @@ def findings(
 
 def _queues(spark: SparkSession, case: Case) -> list[QueueAccount]:
     rows = spark.sql(f"""
-        SELECT {_NAMED}, outcome, count(*) AS published, count_if({_SAFE}) AS confirmed,
+        SELECT {_PLACE}, outcome, count(*) AS published, count_if({_SAFE}) AS confirmed,
                count_if(deliveries > 0) AS delivered, sum(deliveries) AS deliveries, sum(returns) AS returns,
                sum(late) AS late, count_if(state = 'settled') AS settled, count_if(state = 'ready') AS ready,
                count_if(state = 'in flight') AS in_flight, count_if(state = 'lost') AS lost,
                count_if(done > 1 OR copies > 1) AS doubled, count_if(state = 'gone') AS gone
-        FROM {VIEW} GROUP BY {_NAMED}, outcome""").collect()
-    by_name: dict[tuple[str, str, str], list[Row]] = {}
+        FROM {VIEW} GROUP BY {_PLACE}, outcome""").collect()
+    by_place: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        by_name.setdefault((row.vhost, row.queue, row.reader), []).append(row)
-    found = []
+        by_place.setdefault((row.vhost, row.queue, row.reader), []).append(row)
+    accounts = []
     for log in case.logs:
         for reader in log.readers:
-            mine = by_name.get((log.vhost, log.queue, reader.name), [])
-            counts = {name: sum(row[name] for row in mine) for name in _COUNTS}
-            outcomes = {row.outcome: row.settled for row in mine if row.settled}
-            found.append(
+            own = by_place.get((log.vhost, log.queue, reader.name), [])
+            counts = {name: sum(row[name] for row in own) for name in _COUNTS}
+            outcomes = {row.outcome: row.settled for row in own if row.settled}
+            accounts.append(
                 QueueAccount(
                     vhost=log.vhost,
                     queue=log.queue,
@@ -192,19 +178,19 @@ def _queues(spark: SparkSession, case: Case) -> list[QueueAccount]:
                     **counts,
                 )
             )
-    return sorted(found, key=lambda each: (each.vhost, each.queue, each.reader))
+    return sorted(accounts, key=lambda account: (account.vhost, account.queue, account.reader))
 
 
 def _lost(spark: SparkSession, terms: Terms) -> list[MessageFound]:
     rows = spark.sql(
-        f"SELECT * FROM {VIEW} WHERE state = 'lost' ORDER BY {_NAMED}, offset LIMIT {terms.most}"
+        f"SELECT * FROM {VIEW} WHERE state = 'lost' ORDER BY {_PLACE}, offset LIMIT {terms.most}"
     )
     return [_message(row, "lost") for row in rows.collect()]
 
 
 def _doubled(spark: SparkSession, terms: Terms) -> list[MessageFound]:
     rows = spark.sql(f"""
-        SELECT * FROM {VIEW} WHERE done > 1 OR copies > 1 ORDER BY {_NAMED}, offset LIMIT {terms.most}""")
+        SELECT * FROM {VIEW} WHERE done > 1 OR copies > 1 ORDER BY {_PLACE}, offset LIMIT {terms.most}""")
     return [
         _message(
             row,
@@ -214,10 +200,10 @@ def _doubled(spark: SparkSession, terms: Terms) -> list[MessageFound]:
     ]
 
 
-def _doubled_in_table(written: DataFrame, terms: Terms) -> tuple[list[MessageFound], int]:
-    """Return the first messages that the table has twice, and the number of all of them."""
-    doubled = written.groupBy(*IDENTITY).count().where("count > 1")
-    rows, count = _some(doubled.withColumn("all", F.expr(_ALL)).orderBy(*IDENTITY).limit(terms.most))
+def _doubled_in_table(pipeline_table: DataFrame, terms: Terms) -> tuple[list[MessageFound], int]:
+    """Return the first messages that a pipeline's table has more than once, and the number of all of them."""
+    doubled = pipeline_table.groupBy(*IDENTITY).count().where("count > 1")
+    rows, count = _cut(doubled.withColumn("all", F.expr(_COUNT_ALL)).orderBy(*IDENTITY).limit(terms.most))
     return [
         MessageFound(
             vhost="",
@@ -230,33 +216,35 @@ def _doubled_in_table(written: DataFrame, terms: Terms) -> tuple[list[MessageFou
     ], count
 
 
-def _some(cut: DataFrame) -> tuple[list[Row], int]:
-    """What is left of a list that was cut, and how many were in it, which its column `all` says."""
-    rows = cut.collect()
+def _cut(limited: DataFrame) -> tuple[list[Row], int]:
+    """Return the rows of a list that was cut, and its full length from the column `all`."""
+    rows = limited.collect()
     return rows, rows[0]["all"] if rows else 0
 
 
 def _by_exchange_alone(returned: dict[tuple[str, str], int]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    by_exchange: Counter[str] = Counter()
     for (_, exchange), count in returned.items():
-        found[exchange] += count
-    return dict(found)
+        by_exchange[exchange] += count
+    return dict(by_exchange)
 
 
 def _loops(spark: SparkSession, terms: Terms) -> tuple[list[MessageFound], int]:
-    """Those that came most often, and how many there are."""
-    found = spark.sql(f"""
-        SELECT *, {_ALL} AS all FROM {VIEW} WHERE deliveries >= {terms.loop}
-        ORDER BY deliveries DESC, {_NAMED}, offset LIMIT {terms.most}""")
-    rows, count = _some(found)
+    """Return the messages with most deliveries, and the number of all that were delivered often."""
+    limited = spark.sql(f"""
+        SELECT *, {_COUNT_ALL} AS all FROM {VIEW} WHERE deliveries >= {terms.loop}
+        ORDER BY deliveries DESC, {_PLACE}, offset LIMIT {terms.most}""")
+    rows, count = _cut(limited)
     return [_message(row, f"delivered {row.deliveries} times") for row in rows], count
+
+
+def _place(row: Row) -> dict[str, Any]:
+    return {"vhost": row.vhost, "queue": row.queue, "reader": row.reader}
 
 
 def _message(row: Row, what: str) -> MessageFound:
     return MessageFound(
-        vhost=row.vhost,
-        queue=row.queue,
-        reader=row.reader,
+        **_place(row),
         offset=row.offset,
         what=what,
         published=_aware(row.published),
@@ -267,32 +255,30 @@ def _message(row: Row, what: str) -> MessageFound:
 
 
 def _aware(time: datetime | None) -> datetime | None:
-    """Spark gives times without a zone, as they are here."""
+    """Return a time with its zone: Spark returns local times without one."""
     return None if time is None else time.astimezone(UTC)
 
 
 def holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
-    """Return the first holes, and the number of all."""
-    found = spark.sql(f"""
+    """Return the first holes, and the number of all holes."""
+    limited = spark.sql(f"""
         WITH highest AS (
-            SELECT {_NAMED}, max(offset) AS top FROM {VIEW} WHERE {_CONSUMED} GROUP BY {_NAMED}),
+            SELECT {_PLACE}, max(offset) AS top FROM {VIEW} WHERE {_CONSUMED} GROUP BY {_PLACE}),
         open AS (
             SELECT m.*, CASE WHEN state = 'in flight' THEN delivered_to ELSE '' END AS held_by
-            FROM {VIEW} m JOIN highest USING ({_NAMED})
+            FROM {VIEW} m JOIN highest USING ({_PLACE})
             WHERE state IN ('ready', 'in flight') AND offset < top),
         islands AS (
             SELECT *, offset - row_number() OVER (
-                PARTITION BY {_NAMED}, state, held_by ORDER BY offset) AS island
+                PARTITION BY {_PLACE}, state, held_by ORDER BY offset) AS island
             FROM open)
-        SELECT {_NAMED}, state, held_by, min(offset) AS start, max(offset) + 1 AS stop,
-               min(last_delivered) AS since, max(deliveries) AS deliveries, {_ALL} AS all
-        FROM islands GROUP BY {_NAMED}, state, held_by, island ORDER BY {_NAMED}, start LIMIT {terms.most}""")
-    rows, count = _some(found)
+        SELECT {_PLACE}, state, held_by, min(offset) AS start, max(offset) + 1 AS stop,
+               min(last_delivered) AS since, max(deliveries) AS deliveries, {_COUNT_ALL} AS all
+        FROM islands GROUP BY {_PLACE}, state, held_by, island ORDER BY {_PLACE}, start LIMIT {terms.most}""")
+    rows, count = _cut(limited)
     return [
         Hole(
-            vhost=row.vhost,
-            queue=row.queue,
-            reader=row.reader,
+            **_place(row),
             start=row.start,
             stop=row.stop,
             state=row.state,
@@ -305,12 +291,12 @@ def holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
 
 
 def _stretch(spark: SparkSession) -> float:
-    """So long that there are about sixty of them."""
+    """Return the length of the stretches of time, chosen so that there are about sixty of them."""
     span = spark.sql(f"SELECT min(unix_micros(published)), max(unix_micros(published)) FROM {VIEW}").first()
     if span is None or span[0] is None:
-        return _ROUND_S[0]
-    wanted = (span[1] - span[0]) / 1e6 / _STRETCHES
-    return next((each for each in _ROUND_S if each >= wanted), _ROUND_S[-1])
+        return _STRETCH_LENGTHS_S[0]
+    wanted_s = (span[1] - span[0]) / 1e6 / _STRETCHES_WANTED
+    return next((length_s for length_s in _STRETCH_LENGTHS_S if length_s >= wanted_s), _STRETCH_LENGTHS_S[-1])
 
 
 def _latencies(spark: SparkSession, stretch_s: float) -> list[Latency]:
@@ -320,15 +306,13 @@ def _latencies(spark: SparkSession, stretch_s: float) -> list[Latency]:
 
     stretch_ms = round(stretch_s * 1000)
     rows = spark.sql(f"""
-        SELECT {_NAMED}, timestamp_millis(unix_millis(published) div {stretch_ms} * {stretch_ms}) AS at,
+        SELECT {_PLACE}, timestamp_millis(unix_millis(published) div {stretch_ms} * {stretch_ms}) AS at,
                count(*) AS messages, {percentiles("confirmed")} AS confirm,
                {percentiles("first_delivered")} AS delivery, {percentiles("settled")} AS settle
-        FROM {VIEW} WHERE published IS NOT NULL GROUP BY {_NAMED}, at ORDER BY {_NAMED}, at""")
+        FROM {VIEW} WHERE published IS NOT NULL GROUP BY {_PLACE}, at ORDER BY {_PLACE}, at""")
     return [
         Latency(
-            vhost=row.vhost,
-            queue=row.queue,
-            reader=row.reader,
+            **_place(row),
             at=row["at"].astimezone(UTC),
             messages=row.messages,
             confirm_ms=_three(row.confirm),
@@ -345,73 +329,63 @@ def _three(values: Sequence[float] | None) -> tuple[float | None, float | None, 
 
 def _dead_letters(spark: SparkSession, terms: Terms) -> list[DeadLetters]:
     rows = spark.sql(f"""
-        SELECT {_NAMED}, outcome, count(*) AS messages,
+        SELECT {_PLACE}, outcome, count(*) AS messages,
                coalesce(why, '') AS reason
         FROM {VIEW}
         WHERE outcome IN ('rejected', 'dead lettered', 'expired', 'dropped', 'sent to rejects', 'damaged')
-        GROUP BY {_NAMED}, outcome, reason ORDER BY messages DESC, {_NAMED} LIMIT {terms.most}""")
-    return [
-        DeadLetters(
-            vhost=row.vhost,
-            queue=row.queue,
-            reader=row.reader,
-            outcome=row.outcome,
-            reason=row.reason,
-            messages=row.messages,
-        )
-        for row in rows.collect()
-    ]
+        GROUP BY {_PLACE}, outcome, reason ORDER BY messages DESC, {_PLACE} LIMIT {terms.most}""")
+    return [DeadLetters(**row.asDict()) for row in rows.collect()]
 
 
 def _flows(spark: SparkSession, terms: Terms, returned: dict[tuple[str, str], int]) -> list[Flow]:
-    """The largest consumers by name, and the others as one."""
+    """Return all flows, with the largest consumers by name and the others as one."""
     flows: Counter[tuple[str, Node, Node]] = Counter()
     for (vhost, exchange), count in returned.items():
         flows[vhost, ("exchange", exchange), ("returned", "publisher")] += count
-    came = spark.sql(f"""
+    to_queues = spark.sql(f"""
         SELECT vhost, exchange, queue, count(*) AS n FROM {VIEW}
         WHERE reader = '' AND exchange IS NOT NULL GROUP BY ALL""")
-    for row in came.collect():
+    for row in to_queues.collect():
         flows[row.vhost, ("exchange", row.exchange), ("queue", row.queue)] += row.n
-    went = spark.sql(f"""
+    from_queues = spark.sql(f"""
         WITH largest AS (
             SELECT consumer, consumer AS shown FROM {VIEW}
             WHERE consumer IS NOT NULL GROUP BY consumer ORDER BY count(*) DESC LIMIT {terms.most})
-        SELECT {_NAMED}, if(consumer IS NULL, NULL, coalesce(shown, '{_OTHERS}')) AS taker,
+        SELECT {_PLACE}, if(consumer IS NULL, NULL, coalesce(shown, '{_OTHERS}')) AS taker,
                outcome AS ended, count(*) AS n
         FROM {VIEW} LEFT JOIN largest USING (consumer)
         WHERE consumer IS NOT NULL OR outcome IS NOT NULL GROUP BY ALL""")
-    for row in went.collect():
-        at: Node = ("queue", row.queue)
+    for row in from_queues.collect():
+        source: Node = ("queue", row.queue)
         for kind, name in (("group", row.reader), ("consumer", row.taker), ("ended", row.ended)):
             if name:
-                flows[row.vhost, at, (kind, name)] += row.n
-                at = (kind, name)
+                flows[row.vhost, source, (kind, name)] += row.n
+                source = (kind, name)
     return [
         Flow(
             vhost=vhost,
-            from_kind=source[0],
-            from_name=source[1],
-            to_kind=target[0],
-            to_name=target[1],
+            from_kind=begin[0],
+            from_name=begin[1],
+            to_kind=end[0],
+            to_name=end[1],
             messages=count,
         )
-        for (vhost, source, target), count in flows.most_common()
+        for (vhost, begin, end), count in flows.most_common()
     ]
 
 
 def advice_for_consumers(spark: SparkSession, case: Case, terms: Terms) -> list[Advice]:
-    """For those that settle what they were sent: others have no prefetch."""
+    """Return advice for the consumers that settle their own deliveries: others have no prefetch."""
     held = "(unix_micros(settled) - unix_micros(last_delivered)) / 1000.0D"
     waited = "(unix_micros(first_delivered) - unix_micros(published)) / 1000.0D"
     rows = spark.sql(f"""
-        SELECT {_NAMED}, consumer, max_by(delivered_to, settled) AS label, count(*) AS n,
+        SELECT {_PLACE}, consumer, max_by(delivered_to, settled) AS label, count(*) AS n,
                sum({held}) AS held_ms,
                percentile_approx({held}, array(0.01, 0.5, 0.95), 1000) AS hold,
                percentile_approx({waited}, 0.5, 1000) AS waited,
                count(DISTINCT unix_millis(settled) div 100) / 10.0D AS busy_s
         FROM {VIEW} WHERE outcome = '{_ACKED}' AND settled_by = delivered_to AND {_PREFETCHES}
-        GROUP BY {_NAMED}, consumer HAVING n >= {_ENOUGH} ORDER BY n DESC LIMIT {terms.most}""")
+        GROUP BY {_PLACE}, consumer HAVING n >= {_ADVICE_MESSAGES_MIN} ORDER BY n DESC LIMIT {terms.most}""")
     return [_advised(row, case, terms) for row in rows.collect()]
 
 
@@ -420,7 +394,7 @@ def _advised(row: Row, case: Case, terms: Terms) -> Advice:
     round_trip_ms = terms.round_trip_ms if measured is None else measured
     hold_ms = (row.hold[0], row.hold[1], row.hold[2])
     rate, in_flight = row.n / row.busy_s, row.held_ms / 1000 / row.busy_s
-    seen = advice.Observed(
+    observed = advice.Observed(
         rate=rate,
         hold_ms=hold_ms,
         waited_ms=row.waited or 0.0,
@@ -428,20 +402,18 @@ def _advised(row: Row, case: Case, terms: Terms) -> Advice:
         round_trip_ms=round_trip_ms,
         measured=measured is not None,
     )
-    found = advice.suggest(seen)
+    suggestion = advice.suggest(observed)
     return Advice(
-        vhost=row.vhost,
-        queue=row.queue,
-        reader=row.reader,
+        **_place(row),
         consumer=row.consumer,
         messages=row.n,
         rate=rate,
         hold_ms=hold_ms,
-        work_ms=found.work_ms,
+        work_ms=suggestion.work_ms,
         round_trip_ms=round_trip_ms,
         round_trip_measured=measured is not None,
         in_flight=in_flight,
-        prefetch=found.prefetch,
-        gain=found.gain,
-        why=found.why,
+        prefetch=suggestion.prefetch,
+        gain=suggestion.gain,
+        why=suggestion.why,
     )

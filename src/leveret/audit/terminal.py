@@ -1,17 +1,18 @@
-"""The results of an audit for a terminal: the verdict, the queues, and what has something to say.
+"""The results of an audit for a terminal: the verdict, the queues, and every list that is not empty.
 
-Owns what is said and how much of it: a list has at most `MOST_ROWS` rows here, the rest is in the report. How
-a table looks on a screen of some width is left to who prints it (`cli.pages`).
+This module owns what is printed and how much: a list has at most `ROWS_MAX` rows, and the report has the
+rest. The caller lays out the tables (`cli.pages`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from leveret.audit.findings import Findings, MessageFound, QueueAccount
 from leveret.audit.wording import (
     DONE,
+    PERCENTILES,
     Names,
     age,
     consumer,
@@ -30,7 +31,7 @@ from leveret.audit.wording import (
     verdict,
 )
 
-MOST_ROWS: Final = 10
+ROWS_MAX: Final = 10
 _NAME_LENGTH: Final = 40
 _REASON_LENGTH: Final = 60
 
@@ -38,7 +39,7 @@ Row: TypeAlias = Sequence[str | int]
 
 
 class Part(NamedTuple):
-    """A sentence, a table perhaps, and what was left out of it.
+    """A title, a table if it has rows, and a sentence about rows that were left out.
 
     for part in summary(findings):
         page.line(part.title)
@@ -55,28 +56,37 @@ class Part(NamedTuple):
 
 
 def summary(findings: Findings) -> list[Part]:
-    """What to print, in this order; the first one is the verdict."""
+    """Return what to print, in this order; the first part is the verdict."""
     names = Names(findings)
-    parts = [Part(verdict(findings), more=reservation(findings))]
-    if findings.queues:
-        parts.append(_queues(findings, names))
-    for section in _SECTIONS:
-        parts.extend(section(findings, names))
-    return parts
+    lists = [
+        _queues(findings, names),
+        _messages("Lost", findings.lost, findings.lost_count, names),
+        _messages("Doubled", findings.doubled, findings.doubled_count, names),
+        _cut("Damage", ("could not be read",), [(plain(sentence),) for sentence in findings.damage]),
+        _holes(findings, names),
+        _loops(findings, names),
+        _deadlines(findings, names),
+        _dead_letters(findings, names),
+        _returned(findings),
+        _slowest(findings, names),
+        _advice(findings, names),
+    ]
+    verdict_part = Part(verdict(findings), more=reservation(findings))
+    return [verdict_part, *(part for part in lists if part.rows or part.more)]
 
 
 def _queues(findings: Findings, names: Names) -> Part:
-    """Those in which something is wrong come first, then the largest."""
-    order = sorted(findings.queues, key=lambda each: (-each.lost - each.doubled, -each.published))
+    """Return the table of queues: those with lost or doubled messages come first, then the largest."""
+    order = sorted(findings.queues, key=lambda account: (-account.lost - account.doubled, -account.published))
     columns = ("queue", "published", "confirmed", "delivered", "done", "otherwise", "ready", "in flight")
-    rows = [_queue(each, names) for each in order]
+    rows = [_queue(account, names) for account in order]
     return _cut("Queues and groups", (*columns, "lost", "doubled"), rows)
 
 
 def _queue(account: QueueAccount, names: Names) -> Row:
     done = account.outcomes.get(DONE, 0)
     return (
-        shortened(names.queue(account), _NAME_LENGTH),
+        _short(names.queue(account)),
         account.published,
         account.confirmed,
         account.delivered,
@@ -89,144 +99,110 @@ def _queue(account: QueueAccount, names: Names) -> Row:
     )
 
 
-def _lost(findings: Findings, names: Names) -> Iterator[Part]:
-    for title, found, count in (
-        ("Lost", findings.lost, findings.lost_count),
-        ("Doubled", findings.doubled, findings.doubled_count),
-    ):
-        if count:
-            rows = [_message(each, names) for each in found]
-            columns = ("queue", "offset", "what", "published", "delivered to", "how")
-            yield _cut(f"{title}: {counted(count, 'message')}", columns, rows, count)
+def _messages(title: str, messages: Sequence[MessageFound], count: int, names: Names) -> Part:
+    columns = ("queue", "offset", "what", "published", "delivered to", "how")
+    rows = [_message(message, names) for message in messages]
+    return _cut(f"{title}: {counted(count, 'message')}", columns, rows, count)
 
 
-def _loops(findings: Findings, names: Names) -> Iterator[Part]:
-    if findings.loops:
-        columns = ("queue", "offset", "what", "published", "last delivered to", "how")
-        rows = [_message(each, names) for each in findings.loops]
-        yield _cut("Redelivery loops", columns, rows, findings.loops_count)
+def _loops(findings: Findings, names: Names) -> Part:
+    columns = ("queue", "offset", "what", "published", "last delivered to", "how")
+    rows = [_message(message, names) for message in findings.loops]
+    return _cut("Redelivery loops", columns, rows, findings.loops_count)
 
 
-def _message(found: MessageFound, names: Names) -> Row:
+def _message(message: MessageFound, names: Names) -> Row:
     return (
-        shortened(names.queue(found), _NAME_LENGTH),
-        found.offset,
-        _short(found.what),
-        moment(found.published),
-        _short(consumer(found.delivered_to)),
-        _short(found.outcome),
+        _short(names.queue(message)),
+        message.offset,
+        _short(message.what),
+        moment(message.published),
+        _short(consumer(message.delivered_to)),
+        _short(message.outcome),
     )
 
 
-def _holes(findings: Findings, names: Names) -> Iterator[Part]:
-    if findings.holes:
-        rows = [
-            (
-                shortened(names.queue(each), _NAME_LENGTH),
-                offsets(each),
-                each.state,
-                shortened(holder(each), _NAME_LENGTH),
-                moment(each.since),
-                age(each.since, findings.taken),
-                each.deliveries,
-            )
-            for each in findings.holes
-        ]
-        columns = ("queue", "offsets", "state", "held by", "since", "for", "deliveries")
-        yield _cut("Holes: not settled though later messages are", columns, rows, findings.holes_count)
+def _holes(findings: Findings, names: Names) -> Part:
+    rows = [
+        (
+            _short(names.queue(hole)),
+            offsets(hole),
+            hole.state,
+            _short(holder(hole)),
+            moment(hole.since),
+            age(hole.since, findings.taken),
+            hole.deliveries,
+        )
+        for hole in findings.holes
+    ]
+    columns = ("queue", "offsets", "state", "held by", "since", "for", "deliveries")
+    return _cut("Holes: not settled although later messages are", columns, rows, findings.holes_count)
 
 
-def _deadlines(findings: Findings, names: Names) -> Iterator[Part]:
-    late = missed(findings)
-    if late:
-        rows = [
-            (
-                shortened(names.queue(each), _NAME_LENGTH),
-                each.late,
-                each.deliveries,
-                share(each.late, each.deliveries),
-            )
-            for each in late
-        ]
-        yield _cut("Deadlines missed", ("queue", "too late", "of", "share"), rows)
+def _deadlines(findings: Findings, names: Names) -> Part:
+    rows = [
+        (
+            _short(names.queue(account)),
+            account.late,
+            account.deliveries,
+            share(account.late, account.deliveries),
+        )
+        for account in missed(findings)
+    ]
+    return _cut("Deadlines missed", ("queue", "too late", "of", "share"), rows)
 
 
-def _dead_letters(findings: Findings, names: Names) -> Iterator[Part]:
-    found = sorted(findings.dead_letters, key=lambda each: -each.messages)
-    if found:
-        rows = [
-            (
-                shortened(names.queue(each), _NAME_LENGTH),
-                each.messages,
-                _short(each.outcome),
-                _short(each.reason, _REASON_LENGTH),
-            )
-            for each in found
-        ]
-        yield _cut("Dead letters", ("queue", "messages", "how", "reason"), rows)
+def _dead_letters(findings: Findings, names: Names) -> Part:
+    rows = [
+        (
+            _short(names.queue(group)),
+            group.messages,
+            _short(group.outcome),
+            _short(group.reason, _REASON_LENGTH),
+        )
+        for group in sorted(findings.dead_letters, key=lambda group: -group.messages)
+    ]
+    return _cut("Dead letters", ("queue", "messages", "how", "reason"), rows)
 
 
-def _returned(findings: Findings, names: Names) -> Iterator[Part]:
-    found = sorted(findings.returned.items(), key=lambda each: -each[1])
-    if found:
-        rows = [(_short(name or "default exchange"), count) for name, count in found]
-        yield _cut("Returned, because no queue took them", ("exchange", "messages"), rows)
+def _returned(findings: Findings) -> Part:
+    by_exchange = sorted(findings.returned.items(), key=lambda item: -item[1])
+    rows = [(_short(name or "default exchange"), count) for name, count in by_exchange]
+    return _cut("Returned, because no queue took them", ("exchange", "messages"), rows)
 
 
-def _times(findings: Findings, names: Names) -> Iterator[Part]:
-    found = slowest(findings)
-    if found:
-        rows: list[Row] = [
-            (
-                shortened(names.queue(each.latency), _NAME_LENGTH),
-                each.stage.name,
-                *map(duration, each.percentiles),
-                moment(each.latency.at),
-            )
-            for each in found
-        ]
-        title = f"The slowest {duration(findings.stretch_s * 1000)} of each queue"
-        yield _cut(title, ("queue", "from", "p50", "p95", "p99", "beginning"), rows)
+def _slowest(findings: Findings, names: Names) -> Part:
+    rows: list[Row] = [
+        (
+            _short(names.queue(slow.latency)),
+            slow.stage.name,
+            *map(duration, slow.percentiles),
+            moment(slow.latency.at),
+        )
+        for slow in slowest(findings)
+    ]
+    title = f"The slowest {duration(findings.stretch_s * 1000)} of each queue"
+    return _cut(title, ("queue", "from", *PERCENTILES, "beginning"), rows)
 
 
-def _advice(findings: Findings, names: Names) -> Iterator[Part]:
-    if findings.advice:
-        most_gain = sorted(findings.advice, key=lambda each: -each.gain)
-        rows = [
-            (
-                _short(each.consumer),
-                shortened(names.queue(each), _NAME_LENGTH),
-                each.prefetch,
-                gain(each),
-                plain(each.why),
-            )
-            for each in most_gain
-        ]
-        yield _cut("Advice on prefetch", ("consumer", "queue", "prefetch", "would be", "because"), rows)
-
-
-def _damage(findings: Findings, names: Names) -> Iterator[Part]:
-    if findings.damage:
-        yield _cut("Damage", ("could not be read",), [(plain(each),) for each in findings.damage])
-
-
-_SECTIONS: Final[tuple[Callable[[Findings, Names], Iterator[Part]], ...]] = (
-    _lost,
-    _damage,
-    _holes,
-    _loops,
-    _deadlines,
-    _dead_letters,
-    _returned,
-    _times,
-    _advice,
-)
+def _advice(findings: Findings, names: Names) -> Part:
+    rows = [
+        (
+            _short(advice.consumer),
+            _short(names.queue(advice)),
+            advice.prefetch,
+            gain(advice),
+            plain(advice.why),
+        )
+        for advice in sorted(findings.advice, key=lambda advice: -advice.gain)
+    ]
+    return _cut("Advice on prefetch", ("consumer", "queue", "prefetch", "would be", "because"), rows)
 
 
 def _cut(title: str, columns: Sequence[str], rows: Sequence[Row], count: int | None = None) -> Part:
-    """`count`: how many there are, where `rows` are only some of them."""
-    left = (len(rows) if count is None else count) - min(len(rows), MOST_ROWS)
-    return Part(title, columns, rows[:MOST_ROWS], f"and {left:,} more in the report" if left > 0 else "")
+    """Return a part with the first rows. `count` is the number of all rows, if the audit knows more."""
+    left = (len(rows) if count is None else count) - min(len(rows), ROWS_MAX)
+    return Part(title, columns, rows[:ROWS_MAX], f"and {left:,} more in the report" if left > 0 else "")
 
 
 def _short(name: str, limit: int = _NAME_LENGTH) -> str:

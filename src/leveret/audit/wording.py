@@ -1,7 +1,7 @@
-"""The words of an audit's results: the verdict, and how numbers, times and names are written.
+"""The words of an audit's results: the verdict, and the form of numbers, times and names.
 
-What `terminal` and `report` both say is said here, so that they say the same. Pure functions of `Findings`;
-how it looks is left to those two. The rule: the verdict claims no more than `Findings.holds` does.
+`terminal` and `report` share these pure functions, so they use one wording; each of them owns its layout. The
+rule: the verdict claims no more than `Findings.holds` does.
 """
 
 from __future__ import annotations
@@ -31,38 +31,19 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _CONTROL_PICTURES: Final = 0x2400
 PERCENTILES: Final = ("p50", "p95", "p99")
 
-GLOSSARY: Final = (
-    ("published", "Messages that a queue took. One that went to three queues counts three times."),
-    ("confirmed", "Persistent messages that were safe on disk, so that their publisher could be told."),
-    ("delivered", "Messages that were given to a consumer at least once."),
-    ("done", "Settled by an acknowledgement."),
-    (
-        "set aside",
-        "Rejected, dead-lettered, expired, dropped to keep a limit, or sent to a pipeline's rejects.",
-    ),
-    ("lost", "Confirmed, and neither settled nor still there. This must be none."),
-    ("doubled", "Settled as done more than once, or more than once in the log or in a pipeline's table."),
-    ("ready", "Waiting in a queue. What a stream keeps waits for nobody: each of its groups has its own."),
-    ("gone", "Not there any more, but nobody was promised anything: transient messages, after a restart."),
-    ("before the window", "Settled so long ago that how is not known any more."),
-    ("hole", "Messages that are not settled though later ones are."),
-    ("p50, p95, p99", "Half of the messages, 95 and 99 of a hundred took no longer than that."),
-)
-
-
 Place: TypeAlias = QueueAccount | MessageFound | Hole | Latency | DeadLetters | Advice
-"""What has a virtual host, a queue and a reader."""
+"""Findings that have a virtual host, a queue and a reader."""
 
 
 class Stage(NamedTuple):
-    """A way that messages go, of which it is known how long they took."""
+    """A stage on the way of a message, with the field of `Latency` that has its times."""
 
     name: str
     field: str
 
     def of(self, latency: Latency) -> tuple[float | None, float | None, float | None]:
-        found: tuple[float | None, float | None, float | None] = getattr(latency, self.field)
-        return found
+        percentiles: tuple[float | None, float | None, float | None] = getattr(latency, self.field)
+        return percentiles
 
 
 STAGES: Final = (
@@ -73,7 +54,7 @@ STAGES: Final = (
 
 
 class Slowest(NamedTuple):
-    """The stretch in which one queue had the highest p99 of a stage."""
+    """The stretch of time in which a queue had its highest p99 of a stage."""
 
     latency: Latency
     stage: Stage
@@ -81,7 +62,7 @@ class Slowest(NamedTuple):
 
 
 def tone(outcome: str) -> Tone:
-    """Whether that is well, wants attention, or is a loss."""
+    """Return whether an outcome is good, needs attention, or is a loss."""
     return _TONES.get(outcome, "neutral")
 
 
@@ -89,21 +70,21 @@ def tone(outcome: str) -> Tone:
 
 
 def verdict(findings: Findings) -> str:
-    """One sentence."""
-    own = [each for each in findings.queues if not each.reader]
-    published = sum(each.published for each in own)
+    """Return the verdict as one sentence."""
+    own = [account for account in findings.queues if not account.reader]
+    published = sum(account.published for account in own)
     if not findings.holds:
-        return _what_is_wrong(findings)
+        return _problems(findings)
     if not published:
         return "There is no message to account for."
-    confirmed = sum(each.confirmed for each in own)
-    queues = sum(each.published > 0 for each in own)
-    where = f" to {queues:,} queues" if queues > 1 else ""
-    figures = f"{published:,} published{where}, {confirmed:,} confirmed, none lost, none twice"
+    confirmed = sum(account.confirmed for account in own)
+    queues = sum(account.published > 0 for account in own)
+    to_queues = f" to {queues:,} queues" if queues > 1 else ""
+    figures = f"{published:,} published{to_queues}, {confirmed:,} confirmed, none lost, none twice"
     return f"Every message is accounted for: {figures}."
 
 
-def _what_is_wrong(findings: Findings) -> str:
+def _problems(findings: Findings) -> str:
     lost, doubled, damaged = findings.lost_count, findings.doubled_count, len(findings.damage)
     wrong = []
     if lost:
@@ -129,34 +110,34 @@ def _joined(parts: Sequence[str], *, last: str) -> str:
 
 
 def reservation(findings: Findings) -> str:
-    """What is to be known about the verdict; empty if nothing."""
-    own = [each for each in findings.queues if not each.reader]
-    blind = sum(not each.audited for each in own)
-    if not blind:
+    """Return what limits the verdict; empty if nothing does."""
+    own = [account for account in findings.queues if not account.reader]
+    not_audited = sum(not account.audited for account in own)
+    if not not_audited:
         return ""
     return (
-        f"{blind:,} of {counted(len(own), 'queue')} {'has' if blind == 1 else 'have'} no audit window: what "
-        "was settled there is soon forgotten, and only what is still known is counted. "
-        "The queue argument x-audit-window keeps it."
+        f"{not_audited:,} of {counted(len(own), 'queue')} {'has' if not_audited == 1 else 'have'} no audit "
+        "window: messages settled there are soon forgotten and then missing in this account. "
+        "The queue argument x-audit-window keeps them."
     )
 
 
 # figures
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """
     >>> counted(1, "message"), counted(1200, "message")
     ('1 message', '1,200 messages')
     """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(time_ms: float | None) -> str:
     """
-    >>> [duration(each) for each in (None, 0.42, 7.25, 850, 2_000, 12_300)]
+    >>> [duration(time_ms) for time_ms in (None, 0.42, 7.25, 850, 2_000, 12_300)]
     ['–', '0.42 ms', '7.2 ms', '850 ms', '2 s', '12.3 s']
-    >>> [duration(each) for each in (185_000, 300_000, 7_500_000, 266_400_000)]
+    >>> [duration(time_ms) for time_ms in (185_000, 300_000, 7_500_000, 266_400_000)]
     ['3 min 5 s', '5 min', '2 h 5 min', '3 d 2 h']
     """
     if time_ms is None:
@@ -171,18 +152,18 @@ def duration(time_ms: float | None) -> str:
         return f"{time_ms / 1000:.{1 if time_ms % 1000 else 0}f} s"
     seconds = round(time_ms / 1000)
     if seconds < _HOUR_S:
-        return _two(seconds // _MINUTE_S, "min", seconds % _MINUTE_S, "s")
+        return _two_units(seconds // _MINUTE_S, "min", seconds % _MINUTE_S, "s")
     if seconds < _DAY_S:
-        return _two(seconds // _HOUR_S, "h", seconds % _HOUR_S // _MINUTE_S, "min")
-    return _two(seconds // _DAY_S, "d", seconds % _DAY_S // _HOUR_S, "h")
+        return _two_units(seconds // _HOUR_S, "h", seconds % _HOUR_S // _MINUTE_S, "min")
+    return _two_units(seconds // _DAY_S, "d", seconds % _DAY_S // _HOUR_S, "h")
 
 
-def _two(large: int, unit: str, small: int, smaller: str) -> str:
+def _two_units(large: int, unit: str, small: int, smaller: str) -> str:
     return f"{large:,} {unit} {small} {smaller}" if small else f"{large:,} {unit}"
 
 
 def share(part: int, whole: int) -> str:
-    """A part that is not all is never written as 100 %, one that is not nothing never as 0 %.
+    """Return a percentage; only the whole is written as 100 %, and only zero as 0 %.
 
     >>> share(1, 4), share(1, 1_000_000), share(999_999, 1_000_000), share(0, 5), share(5, 5)
     ('25.0 %', '< 0.1 %', '> 99.9 %', '0 %', '100 %')
@@ -196,7 +177,7 @@ def share(part: int, whole: int) -> str:
 
 
 def in_utc(at: datetime) -> datetime:
-    """A time without a zone is UTC's."""
+    """Return a time in UTC; a time without a zone is taken as UTC."""
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
@@ -209,7 +190,7 @@ def moment(at: datetime | None) -> str:
 
 
 def age(since: datetime | None, taken: datetime) -> str:
-    """How long it had been so when the audit was taken."""
+    """Return the time from `since` to the audit."""
     return "–" if since is None else duration((in_utc(taken) - in_utc(since)).total_seconds() * 1000)
 
 
@@ -231,14 +212,14 @@ def gain(advice: Advice) -> str:
 
 
 def plain(name: str) -> str:
-    """What some client has called something, so that every character can be seen and written.
+    """Return a name chosen by a client, with a visible character for each that could not be seen or written.
 
     >>> plain("a\\nb\\x1b[31m\\udcff")
     'a␊b␛[31m\N{REPLACEMENT CHARACTER}'
     """
     if name.isprintable():
         return name
-    return "".join(each if each.isprintable() else _visible(each) for each in name)
+    return "".join(char if char.isprintable() else _visible(char) for char in name)
 
 
 def _visible(character: str) -> str:
@@ -247,7 +228,7 @@ def _visible(character: str) -> str:
 
 
 def shortened(name: str, limit: int) -> str:
-    """Begin and end of a name that is too long.
+    """Return a name of at most `limit` characters: the middle of a longer one is left out.
 
     >>> shortened("a-rather-long-name", 10), shortened("short", 10)
     ('a-rat…name', 'short')
@@ -259,10 +240,10 @@ def shortened(name: str, limit: int) -> str:
 
 
 class Names:
-    """What things are called: with their virtual host only if there are several."""
+    """Names of queues, groups and exchanges, with their virtual host only if there are several."""
 
     def __init__(self, findings: Findings) -> None:
-        hosts = {each.vhost for each in findings.queues}
+        hosts = {account.vhost for account in findings.queues}
         self._with_host = len(hosts) > 1
 
     def queue(self, place: Place) -> str:
@@ -271,19 +252,19 @@ class Names:
         return f"{self.thing(place.vhost, place.queue)}{group}"
 
     def end(self, vhost: str, kind: str, name: str) -> str:
-        """Either end of a flow; how a message ended is the same in each virtual host."""
+        """Return the name of one end of a flow; outcomes have no virtual host."""
         if kind == "returned":
             return "returned"
         if kind == "ended":
             return plain(name)
-        found = self.thing(vhost, name or ("default exchange" if kind == "exchange" else "no name"))
-        return f"group {found}" if kind == "group" else found
+        shown = self.thing(vhost, name or ("default exchange" if kind == "exchange" else "no name"))
+        return f"group {shown}" if kind == "group" else shown
 
     def thing(self, vhost: str, name: str) -> str:
         return f"{plain(vhost)}: {plain(name)}" if self._with_host and vhost else plain(name)
 
 
-# what stands out
+# holders, missed deadlines, slow stretches
 
 
 def holder(hole: Hole) -> str:
@@ -291,31 +272,31 @@ def holder(hole: Hole) -> str:
 
 
 def consumer(label: str) -> str:
-    """Return the name of a consumer, as it is shown."""
+    """Return the name of a consumer as it is shown, from its label."""
     return plain(name_of(label))
 
 
 def missed(findings: Findings) -> list[QueueAccount]:
-    """Where deadlines were missed, most first."""
-    return sorted((each for each in findings.queues if each.late), key=lambda each: -each.late)
+    """Return the accounts with missed deadlines, the one with most first."""
+    return sorted((account for account in findings.queues if account.late), key=lambda account: -account.late)
 
 
 def slowest(findings: Findings) -> list[Slowest]:
-    """For each queue and stage its slowest stretch, the slowest first."""
+    """Return the slowest stretch of each queue and stage, the slowest first."""
     worst: dict[tuple[str, str, str, Stage], Slowest] = {}
-    for each in _stages(findings):
-        key = (each.latency.vhost, each.latency.queue, each.latency.reader, each.stage)
-        if key not in worst or _p99(each) > _p99(worst[key]):
-            worst[key] = each
+    for slow in _stages(findings):
+        key = (slow.latency.vhost, slow.latency.queue, slow.latency.reader, slow.stage)
+        if key not in worst or _p99(slow) > _p99(worst[key]):
+            worst[key] = slow
     return sorted(worst.values(), key=_p99, reverse=True)
 
 
 def _stages(findings: Findings) -> Iterator[Slowest]:
     for latency in findings.latencies:
         for stage in STAGES:
-            found = stage.of(latency)
-            if found[-1] is not None:
-                yield Slowest(latency, stage, found)
+            percentiles = stage.of(latency)
+            if percentiles[-1] is not None:
+                yield Slowest(latency, stage, percentiles)
 
 
 def _p99(slow: Slowest) -> float:

@@ -1,7 +1,7 @@
-"""Logs that are no queue's messages: what a queue or a virtual host keeps account of, beside them.
+"""Auxiliary logs: logs of a queue or a virtual host that hold notes instead of a queue's messages.
 
-The label of a log says what it is for and whose it is, so that after a restart each finds its owner; one
-whose owner is gone is deleted.
+The label of such a log names its kind and its owner, so that it is found again after a restart. A log whose
+owner is gone is deleted.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from leveret.storage import well_known_names
 from leveret.storage.log import Log
 
 DEDUP: Final = "dedup"
-"""What a queue remembers of publishes; the owner is the id of its log."""
+"""Producers' sequences for a queue's deduplication; the owner is the ID of the queue's log."""
 LEASES: Final = "leases"
-"""What queries hold of a queue; the owner is the id of its log."""
+"""Leases of queries on a queue; the owner is the ID of the queue's log."""
 STAGES: Final = "stages"
-"""What batches have written that are not committed; the owner is the name of a virtual host."""
+"""Staged batches; the owner is the name of the virtual host."""
 GROUPS: Final = "groups"
-"""What groups there are in a virtual host, whose name is the owner."""
+"""Groups; the owner is the name of the virtual host."""
 RETURNED: Final = well_known_names.RETURNED
-"""What went back to publishers in a virtual host, whose name is the owner."""
+"""Messages returned to publishers; the owner is the name of the virtual host."""
 
 Key = tuple[str, int | str]
+"""Kind and owner of an auxiliary log."""
 SideLogs = Mapping[Key, Log]
+"""Auxiliary logs by kind and owner."""
 
 
 def label(kind: str, owner: int | str) -> str:
@@ -33,18 +35,19 @@ def label(kind: str, owner: int | str) -> str:
 
 
 def key_of(log: Log) -> Key | None:
-    """What it is for, and whose; None for the messages of a queue.
+    """Return kind and owner of an auxiliary log, or None for the log of a queue's messages.
 
     >>> label(DEDUP, 7)
     '{"dedup": 7}'
     """
-    if not log.spec.label.startswith("{"):  # a queue's is a list
+    # The label of a queue's log is a JSON list or empty.
+    if not log.spec.label.startswith("{"):
         return None
     ((kind, owner),) = json.loads(log.spec.label).items()
     return kind, owner
 
 
 def find(logs: Iterable[Log]) -> dict[Key, Log]:
-    """Of several of one kind and owner the youngest: the others were about to be deleted."""
+    """Return the auxiliary logs by kind and owner, of several the youngest: the others were being deleted."""
     by_age = sorted(logs, key=lambda log: log.id)
     return {key: log for log in by_age if (key := key_of(log)) is not None}

@@ -1,9 +1,9 @@
-"""The broker: everything it knows, and the turn in which things happen.
+"""The broker: all of its state, and the turn in which it changes.
 
-All of it belongs to one thread. A shell (`leveret.server`) feeds connections with bytes and calls `end_turn`
-when it has fed what there was; then appends are made, queues run, confirms are given out. What must be
-durable before it is answered waits in the `ledger`; the shell calls `synced` and `committed` when its disk
-work is done. What is due later waits for `tick`. No sockets, no tasks, no clock of its own.
+All state belongs to one thread. The server (`leveret.server`) feeds connections with bytes and then calls
+`end_turn`, which appends messages, runs queues and sends confirms. Answers to durable changes wait in the
+`ledger`; the server calls `synced` and `committed` after its disk work, and `tick` for timers. This module
+uses no sockets, tasks or clock of its own.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
 
 _ROUNDS_MAX = 64
-"""How often queues may wake one another in a turn before the shell gets to write what there is."""
+"""Number of rounds in which queues may wake one another in a turn before output is written."""
 
 _DAMAGE_MAX = 100
-"""Damaged things that are remembered one by one."""
+"""Number of sentences about damage that are kept."""
 
 
 class _Appends(NamedTuple):
-    """Messages for one queue in the order of their arrival, and who sent how many of them."""
+    """Messages for one queue in order of arrival, and the channels with the number of their messages."""
 
     queue: Destination
     messages: list[Message]
@@ -51,7 +51,7 @@ class _Appends(NamedTuple):
 
 
 class Listener(Protocol):
-    """Told about what somebody may want to log."""
+    """Receives events that the server logs."""
 
     def nacked(self, channel: Channel, reason: str, count: int) -> None: ...
 
@@ -75,9 +75,11 @@ class Broker:
         listener: Listener | None = None,
         hasher: Hasher = hash_at_once,
     ) -> None:
-        """`clock` gives microseconds, `token` random names; `define` writes changes down and has
-        `committed` called with their number; `hasher` hashes passwords, elsewhere if need be.
-        `definitions_lost`: that there are no rows does not mean that the broker is new."""
+        """Restore the broker from its store and definitions.
+
+        `clock` returns microseconds, `token` a random name. `define` writes definition changes and has
+        `committed` called later. With `definitions_lost`, a broker without rows is not a new one.
+        """
         self.store = store
         self.limits = limits
         self.name = name
@@ -90,32 +92,34 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         self.sessions: dict[Session[Channel], None] = {}
         self.buffered_bytes = 0
-        """What sessions keep in memory: messages that are not whole, and answers that nobody reads."""
+        """Memory of sessions: incomplete messages, and output that clients have not read."""
         self.advertised: dict[str, Value] = {}
-        """What clients are told beside the broker's own properties: where else it listens."""
+        """Properties sent to clients in addition to the broker's own, such as other addresses."""
         self.replies = DirectReplies()
         self.seen_headers: dict[bytes, int] = {}
-        """What content headers mean, by their bytes: see `content_headers`."""
+        """Cached meanings of content headers by their bytes: see `content_headers`."""
         self.blocked: str | None = None
-        """Why publishers are held back at present, as `connection.blocked` says it."""
+        """The reason for holding back publishers, as sent in `connection.blocked`, or None."""
         self._alarms: set[tuple[str, str]] = set()
         self.turn_us = clock()
         self.shares = TurnShares()
         self.flushed: dict[Session[Channel], None] = {}
-        """Sessions whose fronts have something to be written."""
+        """Sessions whose fronts have output to be written."""
         self._clock = clock
         self.definitions = Defining(define)
         self.ledger: Ledger[Any, Runs] = Ledger(store, self.definitions)
         self._listener = listener
         self._appends: dict[Runs, _Appends] = {}
-        """By what is to run afterwards: a queue's deliverer, or a stream."""
+        """Messages to append at the end of the turn, by the deliverer or stream to run afterwards."""
         self._awake: dict[Runs, None] = {}
+        """Deliverers, streams and groups to run in this turn."""
         self._later: dict[Runs, None] = {}
+        """Deliverers, streams and groups to run in the next turn."""
         self._notices: list[Callable[[], None]] = []
         self.damage: list[str] = []
-        """The first damaged things that were found, each in a sentence; `counters.damaged` counts all."""
+        """A sentence about each damaged record or file, for the first ones; `counters.damaged` counts all."""
         self.orphans = restart.restore(self, list(rows), lost=definitions_lost)
-        """Definitions that were removed because what they name is missing."""
+        """Definitions that were removed because they name missing objects."""
 
     # time
 
@@ -126,14 +130,14 @@ class Broker:
         self.turn_us = self._clock()
 
     def tick(self) -> None:
-        """Does what is due."""
+        """Run the timers that are due."""
         self.begin_turn()
         self.timers.run(self.turn_us)
 
     # the turn
 
     def enqueue(self, queue: Destination, messages: list[Message], channel: Channel) -> None:
-        """Messages for a queue, to be appended at the end of the turn."""
+        """Append messages to a queue at the end of the turn."""
         runs = queue.runs
         waiting = self._appends.get(runs)
         if waiting is None:
@@ -143,7 +147,7 @@ class Broker:
             waiting.senders.append((channel, len(messages)))
 
     def append_at_once(self, queue: Destination, messages: Sequence[Message], channel: Channel) -> None:
-        """The same, without waiting for the end of the turn."""
+        """Append messages to a queue now."""
         self._append(queue, messages, [(channel, len(messages))])
 
     def _append(
@@ -166,16 +170,16 @@ class Broker:
         self.ledger.appended(queue, start, senders)
 
     def wake(self, runs: Runs) -> None:
-        """It is run in this turn; one that waits for a sync, after that."""
+        """Schedule an object for this turn, or for after the sync if it is stalled."""
         if not self.ledger.is_stalled(runs):
             self._awake[runs] = None
 
     def wake_later(self, runs: Runs) -> None:
-        """The same, once what this turn has to say is written."""
+        """Schedule an object for the next turn, after the output of this turn is written."""
         self._later[runs] = None
 
     def flush(self) -> None:
-        """Appends what was published in this turn; from here on it is in the queues."""
+        """Append the messages that were published in this turn."""
         error: StorageError | None = None
         collected, self._appends = self._appends, {}
         for queue, messages, senders in collected.values():
@@ -183,16 +187,17 @@ class Broker:
                 continue
             try:
                 self._append(queue, messages, senders)
-            except (WriteFailed, BadRequest) as failed:  # a full disk, or more than the store takes at once
+            except (WriteFailed, BadRequest) as failed:
+                # The disk is full, or the store does not take so much at once.
                 error = failed
         self.ledger.seal(error)
 
     def bring_up_to_date(self, scheduled: Scheduled) -> None:
-        """Do what this turn has left to do for one queue, before a method looks at it or changes it.
+        """Do the turn's remaining work for one queue, before a method reads or changes the queue.
 
-        A method sees what the methods before it on its channel did (AMQP 0-9-1, section 4.7). So publishes
-        of this turn are appended, consumers get what they have credit for, and what is too old or too much is
-        dropped. All other queues wait for the end of the turn.
+        A method sees the effects of earlier methods on its channel (AMQP 0-9-1, section 4.7). So publishes
+        of this turn are appended, messages are delivered to consumers with credit, and expired or excess
+        messages are dropped. All other queues run at the end of the turn.
         """
         runs = scheduled.runs
         waiting = self._appends.get(runs)
@@ -204,7 +209,7 @@ class Broker:
             runs.run()
 
     def end_turn(self) -> None:
-        """Everything that was fed takes effect."""
+        """Append messages, run queues, and send notices, answers and confirms."""
         self.flush()
         self._awake.update(self._later)
         self._later.clear()
@@ -215,62 +220,63 @@ class Broker:
             for runs in awake:
                 runs.run()
         notices, self._notices = self._notices, []
-        for tell in notices:
-            tell()
+        for send_notice in notices:
+            send_notice()
         self.pacing.end_turn()
         self.ledger.release()
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to do once everything is written."""
+        """Whether queues are scheduled for the next turn, after output is written."""
         return bool(self._awake or self._later)
 
-    def tell_later(self, tell: Callable[[], None]) -> None:
-        """Call this after the answers of this turn: a client is told what it did not ask for."""
-        self._notices.append(tell)
+    def tell_later(self, send_notice: Callable[[], None]) -> None:
+        """Call `send_notice` at the end of the turn, to send a client something it did not request."""
+        self._notices.append(send_notice)
 
-    # what the shell tells of the disk
+    # disk results from the server
 
     def synced(self) -> None:
-        """The store is safe further than before."""
+        """Handle a sync of the store: schedule the stalled queues."""
         self.begin_turn()
         for runs in self.ledger.synced():
             self._awake[runs] = None
 
     def write_failed(self, error: WriteFailed) -> None:
-        """The last round could not be written: publishes that wait for it are undone and nacked.
+        """Undo and nack the publishes that wait for a round which could not be written.
 
-        What was delivered meanwhile is not taken back, and a `tx.commit` waits until writing works again.
+        Messages that were delivered meanwhile are not taken back. A `tx.commit` waits until writing works
+        again.
         """
         self.begin_turn()
         self.ledger.write_failed(error, self._undo)
 
     def _undo(self, published: Sequence[tuple[Destination, Range]]) -> None:
-        """Take publishes back that nobody has been given."""
+        """Undo persistent publishes that have not been delivered."""
         work = Work(self, undoing=True)
         for queue, (start, stop) in published:
             if not queue.deleted:
                 ready = queue.log.read(queue.cursor.waiting.ready_within([(start, stop)]))
-                work.unpublish(queue, [each for each in ready if each.flags & PERSISTENT])
+                work.unpublish(queue, [record for record in ready if record.flags & PERSISTENT])
         work.commit()
 
     def checkpointed(self) -> None:
-        """What was in memory is in files now, where it can be too old."""
+        """Handle a checkpoint: streams can now drop the segments that exceed their retention."""
         self.begin_turn()
         for vhost in self.vhosts.values():
             vhost.retire()
 
     def define(self, *changes: Change, undo: Undo | None = None) -> int:
-        """Hands changes of definitions over to be written down; returns their number."""
+        """Pass definition changes on to be written; return their number, or 0 without changes."""
         return self.definitions.write(changes, undo=undo) if changes else 0
 
     def committed(self, number: int) -> None:
-        """Definition changes up to this number are on disk."""
+        """Handle definition changes that are on disk, up to this number."""
         self.begin_turn()
         self.definitions.done(number)
 
     def refused(self, numbers: Collection[int], error: StorageError) -> None:
-        """These changes of definitions can't be written: undo them, and close connections that wait."""
+        """Undo definition changes that can't be written, and close the connections that wait for them."""
         self.begin_turn()
         waiting = self.ledger.waiting_for_definition(numbers)
         self.definitions.refuse(numbers, error)
@@ -281,23 +287,22 @@ class Broker:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that clients have made the broker use: buffers, and messages that are in no file yet.
-
-        Rows that Spark has staged are such messages.
-        """
+        """Memory used for clients: buffers, and messages, including staged rows, that are in no file yet."""
         return self.buffered_bytes + self.store.memory_bytes
 
     def open_session(self, peer: Peer, *, name: str, origin: Origin) -> Session[Channel]:
-        """Begin a session for a client that has connected. Failed logins are counted for its origin."""
+        """Open a session for a client that has connected; failed logins are counted by its origin."""
         session: Session[Channel] = Session(self, peer, name=name, origin=origin)
         self.sessions[session] = None
         return session
 
     def forget_session(self, session: Session[Channel]) -> None:
+        """Remove an ended session; its counters are added to the broker's."""
         if session in self.sessions:
             del self.sessions[session]
             self.counters.take_over(session.counters)
-            session.counters = self.counters  # its last words count as well
+            # Bytes that the session still sends count for the broker.
+            session.counters = self.counters
         self.pacing.forget(session)
         self.shares.forget(session)
 
@@ -306,32 +311,33 @@ class Broker:
         self.replies.end(channel)
 
     def set_alarm(self, what: str, *, on: bool, source: str = "") -> None:
-        """Short of `memory` or `disk`, or no longer: publishers are held back meanwhile, and told why."""
-        were = self.blocked
+        """Set or clear an alarm for `memory` or `disk`; publishers are held back while one is set."""
+        blocked_before = self.blocked
         if on:
             self._alarms.add((what, source))
         else:
             self._alarms.discard((what, source))
         scarce = sorted({what for what, _ in self._alarms}, reverse=True)
         self.blocked = "low on " + " & ".join(scarce) if scarce else None
-        if (were is None) == (self.blocked is None):
+        if (blocked_before is None) == (self.blocked is None):
             return
         for session in self.sessions:
             session.peer.tell_blocked(self.blocked)
 
     def note_nack(self, channel: Channel, reason: str, count: int) -> None:
+        """Count and report refused publishes of a channel."""
         self.counters.refused[reason] += count
         if self._listener is not None:
             self._listener.nacked(channel, reason, count)
 
     def note_damage(self, sentence: str) -> None:
-        """Something that was kept is damaged."""
+        """Count damage, and keep the first sentences about it."""
         self.counters.damaged += 1
         if len(self.damage) < _DAMAGE_MAX:
             self.damage.append(sentence)
 
     def note_stale(self, partition: str, count: int, so_far: int) -> None:
-        """Settlements came too late, and were refused."""
+        """Count and report late settlements in a group's partition; `so_far` is the total of the group."""
         self.counters.stale_acks += count
         if self._listener is not None:
             self._listener.refused_late(partition, count, so_far)

@@ -1,9 +1,8 @@
 """The canonical form of a message: a content header of AMQP 0-9-1, then the body, as they are stored.
 
-Owns the door between the broker and `leveret.amqp`. A message that comes in by another protocol is given such
-a header by its front, and one that goes out by another protocol is translated from it, so any message can
-come in by one protocol and go out by another. Arguments of queues and headers of messages are tables of
-AMQP's field types (`Value`). The rule: no other module of the broker imports `leveret.amqp`.
+Fronts of other protocols translate messages into this form and from it, so a message can be published with
+one protocol and delivered with another. Arguments of queues and headers of messages are tables of AMQP's
+field types (`Value`). The rule: no other module of the broker imports `leveret.amqp`.
 """
 
 from leveret.amqp.errors import SyntaxError_ as MalformedHeader

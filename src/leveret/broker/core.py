@@ -1,7 +1,7 @@
-"""What queues, streams, groups and their rules need of the broker: turns, times, the store.
+"""The part of the broker that queues, streams, groups and their rules use: turns, the clock, the store.
 
-They are given a `Broker` and know no more of it than `Core` says, so that none of them imports it. What is
-scheduled is a `Runs`: a deliverer, a stream, a reader, a group.
+They are given a `Broker` but know only `Core`, so that they need not import `broker`. The broker schedules
+objects of type `Runs`: deliverers, streams, readers, groups.
 """
 
 from __future__ import annotations
@@ -18,61 +18,55 @@ from leveret.storage.store import Store
 
 
 class Runs(Protocol):
-    """Something that has turns."""
+    """An object that the broker can schedule."""
 
     def run(self) -> None:
-        """Let messages move as far as they can now."""
+        """Deliver all messages that can be delivered now."""
 
 
 class Scheduled(Protocol):
-    """Something whose messages are moved by a `Runs`: a queue by its deliverer."""
+    """An object whose messages a `Runs` delivers: a queue with its deliverer."""
 
     @property
     def runs(self) -> Runs: ...
 
 
 class Named(Protocol):
-    """A virtual host, for those who need no more than its name."""
+    """A virtual host, where only its name is needed."""
 
     name: str
 
 
 class Core(Protocol):
-    """The broker, as its queues and groups know it."""
+    """The part of the broker that queues and groups use; `broker.Broker` documents the methods."""
 
     store: Store
     timers: Timers
     counters: BrokerCounters
     limits: Limits
     turn_us: int
-    """When this turn began."""
+    """Time at which the present turn began."""
     ledger: Ledger[Any, Runs]
-    """What waits for the disk."""
+    """Confirms, answers and callbacks that wait for the disk."""
 
     def now_us(self) -> int: ...
 
-    def wake(self, runs: Runs) -> None:
-        """Run it in this turn; one that waits for a sync, after that."""
+    def wake(self, runs: Runs) -> None: ...
 
-    def wake_later(self, runs: Runs) -> None:
-        """Run it in the next turn, when what this one has to say is written."""
+    def wake_later(self, runs: Runs) -> None: ...
 
-    def flush(self) -> None:
-        """Append what was published in this turn."""
+    def flush(self) -> None: ...
 
-    def note_stale(self, partition: str, count: int, so_far: int) -> None:
-        """So many settlements in a group's partition came too late; `so_far` in all its group."""
+    def note_stale(self, partition: str, count: int, so_far: int) -> None: ...
 
-    def bring_up_to_date(self, scheduled: Scheduled) -> None:
-        """Do what this turn has left to do for one queue, before somebody looks at it or changes it."""
+    def bring_up_to_date(self, scheduled: Scheduled) -> None: ...
 
 
 class DefiningCore(Core, Protocol):
-    """The broker, as its virtual hosts know it: what is to last is defined."""
+    """The part of the broker that virtual hosts use; it also writes definitions."""
 
     definitions: Defining
     seen_headers: dict[bytes, int]
-    """What content headers mean, by their bytes: see `content_headers`."""
+    """Cached meanings of content headers by their bytes: see `content_headers`."""
 
-    def define(self, *changes: Change, undo: Undo | None = None) -> int:
-        """Hand changes of definitions over to be written down; return their number."""
+    def define(self, *changes: Change, undo: Undo | None = None) -> int: ...

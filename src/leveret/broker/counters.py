@@ -1,30 +1,31 @@
-"""What happened since the start, in numbers: of a queue, an exchange, a channel, a connection, and in total.
+"""Counters since the start: of queues, exchanges, channels and connections, and of the whole broker.
 
-Counters are plain integers. They are raised once for each batch where it happens (`counters.published += 7`),
-never for each message. The figures, what each object has of them, and what they count:
+Counters are plain integers. Code adds to them once per batch (`counters.published += 7`), never per message.
+The figures, what they count, and the objects that have them:
 
-    published            publishes of a client: channel, exchange; of a queue all that it took in
+    published            publishes of clients: channel, exchange; all appended messages: queue
     confirmed            publishes that were acked to the publisher: channel
-    returned             mandatory publishes that went back to the publisher: channel, exchange
+    returned             mandatory publishes that were returned to the publisher: channel, exchange
     delivered            messages sent to consumers that ack: channel, queue
     delivered_auto_ack   messages sent to consumers that do not ack: channel, queue
-    got, got_auto_ack    the same for `basic.get`
-    redelivered          those of the four above that had the redelivered flag
-    acked, nacked,       settlements by clients: acks, nacks with requeue, and without: channel, queue
-      rejected
-    requeued             messages that went back to their place, for any reason: queue, broker
-    expired, dropped     messages that died of a TTL, or of a limit of the queue: queue, broker
-    dead_lettered        messages that died and left a copy in another queue: queue, broker
-    bytes_in             headers and bodies that clients published: channel, exchange; of a queue what its log
-                         took in
-    bytes_out            headers and bodies that clients were sent: channel, queue
-    octets_in,           what came and went over a socket, with frames and heartbeats: connection
-      octets_out
+    got                  messages returned by `basic.get` that need an ack: channel, queue
+    got_auto_ack         messages returned by `basic.get` without ack: channel, queue
+    redelivered          messages in the four counters above that had the redelivered flag
+    acked                acks by clients: channel, queue
+    nacked               nacks and rejects by clients, with requeue: channel, queue
+    rejected             nacks and rejects by clients, without requeue: channel, queue
+    requeued             messages that were requeued for any reason: queue, broker
+    expired, dropped     messages that a TTL or a limit of the queue removed: queue, broker
+    dead_lettered        messages that were copied to another queue as dead letters: queue, broker
+    bytes_in             headers and bodies of publishes: channel, exchange; appended to the log: queue
+    bytes_out            headers and bodies sent to clients: channel, queue
+    octets_in            bytes read from the socket, with frames and heartbeats: connection
+    octets_out           bytes written to the socket, with frames and heartbeats: connection
 
-A stream has the figures of its readers and of the groups on it. When a channel ends, its connection takes
-over what it has counted, and the broker does so when a connection ends: a total is what the broker has, with
-all that is still open (`views.overview.totals`). What Spark's queries lease is not counted here: `QueryView`
-tells it.
+A stream counts its readers and groups together. When a channel ends, its counters are added to the
+connection's, and when a connection ends, its counters are added to the broker's. A total is the sum of the
+broker's counters and those of all open connections (`views.overview.totals`). Messages that Spark's queries
+lease are not counted here; `QueryView` shows them.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Counters:
     octets_out: int = 0
 
     def take_over(self, other: Counters) -> None:
-        """Add what an object has counted that is gone from now on, or that is a part of this one."""
+        """Add the counters of an object that has ended or is a part of this one."""
         for name in FIGURES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -71,21 +72,21 @@ class Counters:
         return Counters(*_VALUES(self))
 
 
-FIGURES = tuple(each.name for each in fields(Counters))
+FIGURES = tuple(counter.name for counter in fields(Counters))
 _VALUES = attrgetter(*FIGURES)
 
 
 @dataclass(slots=True)
 class BrokerCounters(Counters):
-    """What the broker counts beside the figures that its objects have."""
+    """The counters of the broker: all figures, and some that only the broker has."""
 
     deduplicated: int = 0
-    """Publishes that a queue had stored already: once for each such queue."""
+    """Publishes that a queue had already stored, counted once per such queue."""
     stale_acks: int = 0
-    """Settlements by members of groups that came too late, and were refused."""
+    """Late settlements by members of groups, which had no effect."""
     damaged: int = 0
-    """Damaged things that were found in files."""
+    """Damaged records and files that were found."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Publishes that were refused, by the reason."""
+    """Refused publishes by reason."""
     deaths: Counter[str] = field(default_factory=Counter)
-    """Messages that died, by the reason."""
+    """Messages that expired, were dropped or were dead-lettered, by reason."""

@@ -1,8 +1,8 @@
-"""Changes of definitions on their way to the disk, and the undoing of those that can't be written.
+"""Definition changes that are being written, and the undo of changes that can't be written.
 
-Owns the numbers of the changes and how each put is undone. Writing is left to `leveret.server.definitions`,
-telling clients to the broker. A removal is never undone, because what it removes is gone from the store. It
-is written as soon as the disk takes it, and its answer waits.
+`Defining` owns the numbers of the changes and the undo function of each put. `leveret.server.definitions`
+writes them, and the broker informs clients. A removal is never undone, because the store has already deleted
+the object; it is written as soon as the disk allows, and its answer waits.
 
 The rule: puts that can't be written are undone in reverse order, with all puts that came after them, before
 anything else is defined. So no change that is kept was built on a change that was undone.
@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Sequence
 from leveret.broker.definitions import Change
 from leveret.storage.errors import StorageError
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 _REMEMBERED = 64
-"""Refusals that are kept for those who ask a little later."""
+"""Number of refusals that `refusal_of` can still return."""
 
 
 class Defining:
@@ -31,21 +31,22 @@ class Defining:
         self._refused: deque[tuple[frozenset[int], StorageError]] = deque(maxlen=_REMEMBERED)
         self._watchers: dict[Callable[[], None], None] = {}
         self.number = 0
-        """Of the last change."""
+        """Number of the last change."""
         self.last_put = 0
-        """Of the last change that is not a removal."""
+        """Number of the last change that is not a removal."""
         self.committed = 0
-        """Changes up to this number are on disk, or were refused."""
+        """Number up to which all changes are on disk or were refused."""
         self.refusal: StorageError | None = None
-        """Why nothing can be defined at present."""
+        """Why nothing can be defined at present, or None."""
 
     def check(self) -> None:
-        """Raise if nothing can be defined at present; call it before anything is changed in memory."""
+        """Raise if nothing can be defined at present; callers check before they change anything in memory."""
         if self.refusal is not None:
-            raise self.refusal.with_traceback(None)  # or it would grow with every raise
+            # Without `with_traceback(None)` the traceback would grow with every raise.
+            raise self.refusal.with_traceback(None)
 
     def write(self, changes: Sequence[Change], *, undo: Undo | None = None) -> int:
-        """Hand changes over to be written, all of them puts or all of them removals; return their number."""
+        """Pass on changes to be written, either all puts or all removals; return their number."""
         removes = changes[0].removed
         assert all(change.removed == removes for change in changes), "a change puts or removes"
         self.number += 1
@@ -57,37 +58,37 @@ class Defining:
         return self.number
 
     def done(self, number: int) -> None:
-        """Changes up to this number are on disk."""
+        """Mark changes up to this number as committed."""
         self.committed = max(self.committed, number)
         while self._undo and self._undo[0][0] <= number:
             self._undo.popleft()
 
     def refuse(self, numbers: Collection[int], error: StorageError) -> None:
-        """These puts are not on disk and never will be: undo them. Nothing can be defined until `resume`."""
+        """Undo puts that can't be written, and refuse all definitions until `resume`."""
         self.refusal = error
         if not numbers:
             return
         self._refused.append((frozenset(numbers), error))
-        undone = [each for each in self._undo if each[0] in numbers]
-        self._undo = deque(each for each in self._undo if each[0] not in numbers)
+        undone = [(number, undo) for number, undo in self._undo if number in numbers]
+        self._undo = deque((number, undo) for number, undo in self._undo if number not in numbers)
         for _, undo in reversed(undone):
             undo()
         for watcher in list(self._watchers):
             watcher()
 
     def resume(self) -> None:
-        """Definitions can be written again."""
+        """Allow definitions again."""
         self.refusal = None
 
     def refusal_of(self, after: int, last: int) -> StorageError | None:
-        """Return why a change with a number above `after`, up to `last`, was refused; None if none was."""
+        """Return why a change numbered above `after` and up to `last` was refused, or None if none was."""
         for numbers, error in self._refused:
             if any(after < number <= last for number in numbers):
                 return error
         return None
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Have it called after each refusal, until `unwatch`."""
+        """Call `watcher` after each refusal, until `unwatch`."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Callable[[], None]) -> None:

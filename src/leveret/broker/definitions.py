@@ -1,8 +1,8 @@
-"""Definitions: what the broker keeps besides messages, as plain rows.
+"""Definitions: virtual hosts, users, permissions, exchanges, queues and bindings as plain rows.
 
-The broker holds the living objects; these are their durable shadows. A change is handed to whoever writes
-them down (`leveret.server` has a database for it) with a number, and the reply to the client waits until that
-number is committed. Nothing here does IO.
+The rows are the stored form of the broker's objects. The broker passes each change with a number to
+`leveret.server`, which writes it to a database; the client's answer waits until the number is committed. This
+module does no IO.
 """
 
 from __future__ import annotations
@@ -18,20 +18,12 @@ from leveret.broker.canonical import Value
 class VhostRow:
     name: str
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.name,)
-
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
     name: str
     password_hash: str
     tags: str = ""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +33,6 @@ class PermissionRow:
     configure: str
     write: str
     read: str
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.vhost, self.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +44,6 @@ class ExchangeRow:
     internal: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.vhost, self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
@@ -68,10 +52,6 @@ class QueueRow:
     log: int
     auto_delete: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.vhost, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +64,21 @@ class BindingRow:
     arguments: Mapping[str, Value] = field(default_factory=dict)
 
 
-Row = VhostRow | UserRow | PermissionRow | ExchangeRow | QueueRow | BindingRow
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """A named JSON document that configures a part of the broker: a policy, for example."""
+
+    component: str
+    vhost: str
+    name: str
+    document: str
+
+
+Row = VhostRow | UserRow | PermissionRow | ParameterRow | ExchangeRow | QueueRow | BindingRow
 
 
 class Change(NamedTuple):
-    """A row to put (in place of the one with the same key), or to remove."""
+    """A row to put, replacing the row of the same object, or to remove."""
 
     row: Row
     removed: bool = False

@@ -1,17 +1,18 @@
-"""Why the broker refuses a request, as types that carry the decision.
+"""The errors with which the broker refuses a request; the type says why.
 
-    BrokerError              a sentence for the client; each front says it in its protocol's codes
-    ├─ AccessRefused         the user has no right to it, or somebody else has it for themselves
-    ├─ NotFound              there is no such queue, exchange, group, user …
-    ├─ Locked                an exclusive queue of another session
-    ├─ PreconditionFailed    the request is wrong: its arguments, or the state of what it is about
-    │  └─ QueryRefused       a query or a sink can't go on: why, for programs, and what to do
-    ├─ Unsupported           the object can't do this at all
-    └─ Malformed             the bytes of a message are not what they must be
+    BrokerError              a sentence for the client; each front maps the type to its protocol's code
+    ├─ AccessRefused         the user lacks the permission, or another user has exclusive access
+    ├─ NotFound              the named queue, exchange, group, user … does not exist
+    ├─ Locked                the exclusive queue belongs to another session
+    ├─ PreconditionFailed    the arguments are wrong or do not fit the state of the object
+    │  └─ QueryRefused       a query or a sink can't go on; has a kind for programs and a hint
+    ├─ Unsupported           the object never supports the operation
+    └─ Malformed             the bytes of a message can't be decoded
 
-A `StorageError` is no refusal: the store can't do now what it should. Each front has a word for that.
+A `StorageError` is not a refusal: the store has failed. Each front maps it to a code, too.
 
-The rule: a sentence that RabbitMQ has is RabbitMQ's, to the letter, because clients match on it.
+The rule: where RabbitMQ has a text for an error, the sentence is exactly RabbitMQ's, because clients match on
+it.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ class BrokerError(Exception):
 
 
 class AccessRefused(BrokerError):
-    """The user has no right to this, or somebody else has it for themselves."""
+    """The user lacks the permission, or another user has exclusive access."""
 
 
 class NotFound(BrokerError):
-    """What the request names is not there."""
+    """An object that the request names does not exist."""
 
 
 class Locked(BrokerError):
-    """An exclusive queue belongs to another session."""
+    """The exclusive queue belongs to another session."""
 
 
 class PreconditionFailed(BrokerError):
-    """The arguments of the request are wrong, or do not fit the state of what it is about."""
+    """The arguments of the request are wrong, or do not fit the state of the object."""
 
 
 class QueryRefused(PreconditionFailed):
-    """What a query or a sink asks for can't be given: `kind` says why, for programs."""
+    """A request of a query or a sink is refused; `kind` is the reason for programs."""
 
     def __init__(self, kind: str, sentence: str, *, hint: str) -> None:
         super().__init__(sentence)
@@ -64,8 +65,8 @@ class QueryRefused(PreconditionFailed):
 
 
 class Unsupported(BrokerError):
-    """The object that the request names can't do this at all."""
+    """The object that the request names never supports this operation."""
 
 
 class Malformed(BrokerError):
-    """The bytes of a message are not what they must be: its properties can't be read."""
+    """The properties of a message can't be decoded."""

@@ -1,18 +1,18 @@
-"""The ledger: everything that waits for the disk, and what becomes of it when the disk has it or refuses it.
+"""The ledger: everything that waits for the disk, and what happens when a write succeeds or fails.
 
-The life of one confirm: `Owed.published` counts the publish in its turn. At the end of the turn it is in its
-queues, under a ticket of the store. `Ledger.appended` notes what must be undone if the ticket can't be
-written, and `Ledger.seal` gives the count its ticket and its place among the confirms of the channel.
-Because a channel waits, `wants_sync` is true, and the shell has the store synced, on a thread of its own.
-When the ticket is safe, `release` sends the confirm at the end of a turn. When the round can't be written,
-`write_failed` has the publish undone, and the confirm becomes a nack.
+The steps of one confirm: `Owed.published` counts the publish in its turn. At the end of the turn the publish
+is appended to its queues, under a ticket of the store. `Ledger.appended` notes that the publish must be
+undone if the ticket can't be written. `Ledger.seal` puts the count, with its ticket, among the confirms of
+the channel. Because a channel waits, `wants_sync` is true, and the server syncs the store on another thread.
+When the ticket is safe, `release` sends the confirm at the end of a turn. If the round can't be written,
+`write_failed` undoes the publish, and the confirm becomes a nack.
 
-Answers (declare-ok, commit-ok, get-ok) wait in the same place, `Owed`, one for each channel. `Ledger` also
-has callbacks (answers of Flight and HTTP), queues that can hand out nothing more before a sync, notes for
-the audit, and publishers that have sent their share of a sync. The numbers of confirms are left to
-`confirms`, the writing of definitions to `definition_changes`, the sync to `leveret.server.group_commit`.
+Each channel has one `Owed`, in which its answers (declare-ok, commit-ok, get-ok) wait as well. The following
+wait in `Ledger`: callbacks (answers of Flight and HTTP), queues that can deliver nothing before a sync, notes
+for the audit, and publishers that have used up their share of a sync. `confirms` owns the numbers of
+confirms, `definition_changes` the writing of definitions, `leveret.server.group_commit` the sync.
 
-The rule: the ledger alone decides when the store is synced, and never on the thread of the broker.
+The rule: only the ledger decides when the store is synced, and never on the thread of the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from leveret.storage.offset_set import Range
 
 
 class Tickets(Protocol):
-    """What the ledger needs of the store."""
+    """The part of the store that the ledger uses."""
 
     @property
     def ticket(self) -> int: ...
@@ -45,13 +45,13 @@ class Tickets(Protocol):
 
 
 class Changes(Protocol):
-    """What the ledger needs of the definitions: up to which number they are committed."""
+    """The part of the definitions that the ledger uses: the number up to which they are committed."""
 
     committed: int
 
 
 class Outlet(Protocol):
-    """Where a channel's answers and confirms go."""
+    """The part of a channel's outlet that the ledger uses."""
 
     def answer(self, data: bytes) -> None: ...
 
@@ -59,7 +59,7 @@ class Outlet(Protocol):
 
 
 class Channel(Protocol):
-    """What the ledger needs of a channel."""
+    """The part of a channel that the ledger uses."""
 
     closed: bool
     counters: Counters
@@ -72,29 +72,29 @@ class Channel(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Return whether nobody reads the answers of the channel any more."""
+        """Whether nobody reads the answers of the channel any more."""
 
     def all_answered(self) -> None:
-        """No answer of the channel waits any more."""
+        """Called when the last waiting answer of the channel has been sent."""
 
     def note_nack(self, reason: str, count: int) -> None: ...
 
     def fail_session(self, sentence: str) -> None:
-        """End the session of the channel: what it was promised can't be kept."""
+        """Close the channel's connection, because a definition that its answer waits for can't be written."""
 
 
 class Target(Protocol):
-    """What the ledger needs of a queue."""
+    """The part of a queue that the ledger uses."""
 
     durable: bool
 
 
 Attempt = Callable[[], bytes | None]
-"""Makes an answer; None when it must be tried again after the next sync."""
+"""A function that returns an answer, or None if it must be called again after the next sync."""
 
 
 class _Answer(NamedTuple):
-    """An answer, and what it waits for; where there is an `attempt`, that makes the data when it is time."""
+    """A waiting answer, with the definition and ticket it waits for; an `attempt` makes its data later."""
 
     defined: int
     ticket: int
@@ -103,7 +103,7 @@ class _Answer(NamedTuple):
 
 
 class Owed:
-    """What one channel is owed: answers in the order of its requests, and confirms of its publishes.
+    """The answers and confirms that one channel waits for, answers in the order of its requests.
 
     `owed.answer(data, ticket=7)`; `owed.published(3, durable=True)` once `owed.confirms` is set.
     """
@@ -115,24 +115,24 @@ class Owed:
         self.channel = channel
         self.confirms: Confirms | None = None
         self._count = 0
-        """Publishes of this turn that are not yet in the store."""
+        """Number of publishes of this turn that are not yet in the store."""
         self._durable = False
-        """Whether some of them must be synced before they are confirmed."""
+        """Whether some of the turn's publishes must be synced before they are confirmed."""
         self._answers: deque[_Answer] = deque()
-        """Answers that wait, and those behind them."""
+        """Answers that wait for the disk or behind another answer."""
         self._late = 0
-        """How many of them are yet to be made."""
+        """Number of waiting answers whose `attempt` has not returned data yet."""
 
     # confirms
 
     def published(self, count: int, *, durable: bool) -> None:
-        """So many publishes of this turn are owed a confirm; if `durable`, once they are synced."""
+        """Add publishes of this turn to be confirmed, after a sync if `durable`."""
         self._count += count
         self._durable |= durable
         self._ledger.unsealed[self] = None
 
     def seal(self, ticket: int, error: StorageError | None) -> None:
-        """The publishes of this turn are in the store, under this ticket, or could not be taken in."""
+        """Expect confirms of this turn's publishes under this ticket; nack them if appending failed."""
         count, durable = self._count, self._durable
         self._count, self._durable = 0, False
         if error is not None:
@@ -142,19 +142,19 @@ class Owed:
             self.expect(count, ticket if durable else 0)
 
     def expect(self, count: int, ticket: int, *, done: bool = False) -> None:
-        """So many publishes are confirmed when the ticket is safe; what can't be undone is `done`."""
+        """Confirm publishes when the ticket is safe; `done` if they can't be undone."""
         assert self.confirms is not None
         self.confirms.expect(count, ticket, done=done)
         self._ledger.waiting[self] = None
 
     def refuse(self, count: int) -> None:
-        """So many publishes are nacked."""
+        """Nack publishes."""
         assert self.confirms is not None
         self.confirms.refuse(count)
         self._ledger.waiting[self] = None
 
     def fail(self, safe_ticket: int, *, reason: str) -> None:
-        """Publishes that wait for a ticket above the safe one are undone: nack them."""
+        """Nack the publishes that wait for a ticket above the safe one; they have been undone."""
         if self.confirms is not None and (count := self.confirms.fail(safe_ticket)):
             self.channel.note_nack(reason, count)
 
@@ -162,21 +162,21 @@ class Owed:
 
     @property
     def has_answers(self) -> bool:
-        """Return whether an answer waits, so that all that come later wait too."""
+        """Whether an answer waits, so that later answers must wait behind it."""
         return bool(self._answers)
 
     def answer(self, data: bytes, *, defined: int = 0, ticket: int = 0) -> None:
-        """Send an answer, after those before it, once the definition and the ticket are durable."""
+        """Send an answer after all earlier ones, once the definition and the ticket are durable."""
         if self._answers or not self._ledger.is_durable(defined, ticket):
             self._wait(_Answer(defined, ticket, data))
         else:
             self.channel.outlet.answer(data)
 
     def answer_with(self, attempt: Attempt) -> None:
-        """Send what `attempt` makes, after the answers before it.
+        """Send the answer that `attempt` returns, after all earlier answers.
 
-        It is called now, but not before an earlier attempt has made an answer. When it returns None, it is
-        called again when everything changed until then is synced.
+        `attempt` is called now, unless an earlier attempt has not returned an answer yet. If it returns None,
+        it is called again after all changes so far are synced.
         """
         data = None if self._late else attempt()
         if data is not None:
@@ -186,7 +186,7 @@ class Owed:
             self._wait(_Answer(0, self._ledger.ticket, b"", attempt))
 
     def await_definition(self, number: int) -> None:
-        """A request without an answer has defined something: its session ends if that is refused."""
+        """Wait for a definition of a request without an answer; if it is refused, the session is ended."""
         if not self._ledger.is_durable(number, 0):
             self.answer(b"", defined=number)
 
@@ -198,10 +198,13 @@ class Owed:
         self._answers.append(answer)
         self._ledger.waiting[self] = None
 
-    # what has become safe
+    # sending
 
     def release(self) -> bool:
-        """Send what has become safe, of a closed channel its last words; return whether more is owed."""
+        """Send the answers and confirms that are safe; return whether more are waiting.
+
+        A closed channel gets only answers, such as its close-ok.
+        """
         if self._answers:
             self._release_answers()
         if self.confirms is None or self.channel.closed:
@@ -226,7 +229,7 @@ class Owed:
             self.channel.all_answered()
 
     def _make(self, attempt: Attempt) -> bytes | None:
-        """Make the first answer; if that is not possible yet, it waits for all that is changed so far."""
+        """Return the data of the first answer; if None, let it wait for all changes so far."""
         data = attempt()
         if data is None:
             self._answers[0] = self._answers[0]._replace(ticket=self._ledger.ticket)
@@ -250,21 +253,21 @@ class Ledger(Generic[Queue_, Source_]):
         self.waiting: dict[Owed, None] = {}
         """Channels with confirms or answers that wait."""
         self._unwritten: deque[tuple[int, Queue_, Range]] = deque()
-        """Publishes that are owed a confirm and may still fail to be written, by the ticket of their sync."""
+        """Publishes to be confirmed that are not yet written, with the ticket of their sync."""
         self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
-        """Who else waits for a sync, by the ticket."""
+        """Callbacks of HTTP and Flight, with the ticket that they wait for."""
         self._stalled: dict[Source_, None] = {}
-        """Sources that can hand out nothing more before a sync."""
+        """Sources that can deliver nothing more before a sync."""
         self._spent: list[Callable[[], None]] = []
-        """Tells publishers that have sent their share of a sync to go on."""
+        """Callbacks of publishers that have used up their share of a sync."""
         self._trails: dict[Trail, None] = {}
-        """What is to be noted for the audit when messages are safe."""
+        """Trails with messages to note for the audit when they are safe."""
 
-    # what is durable
+    # durability
 
     @property
     def ticket(self) -> int:
-        """Everything changed so far is durable when this ticket is safe."""
+        """The ticket with which all changes so far become safe."""
         return self._store.ticket
 
     @property
@@ -277,21 +280,21 @@ class Ledger(Generic[Queue_, Source_]):
 
     @property
     def wants_sync(self) -> bool:
-        """Whether somebody waits for what is not synced yet."""
-        waited_for = self.waiting or self._stalled or self._callbacks
-        return bool(self._spent or (waited_for and self._store.safe_ticket < self._store.ticket))
+        """Whether a channel, source, callback or publisher waits for a sync."""
+        is_waited_for = self.waiting or self._stalled or self._callbacks
+        return bool(self._spent or (is_waited_for and self._store.safe_ticket < self._store.ticket))
 
     @property
     def wants_sync_later(self) -> bool:
-        """Whether there is something to sync that nobody waits for, like acks."""
+        """Whether there are unsynced changes that nobody waits for, like acks, or a checkpoint is due."""
         return bool(self._store.unsynced_bytes or self._store.checkpoint_due)
 
-    # what waits
+    # waiting
 
     def appended(self, queue: Queue_, start: int, senders: Iterable[tuple[Channel, int]]) -> None:
-        """Note what must be undone if it can't be written: publishes that are owed a confirm.
+        """Note publishes to be confirmed, which must be undone if they can't be written.
 
-        The senders tell who published how many of the messages from `start` on.
+        The messages start at offset `start`; `senders` are channels with the number of their messages.
         """
         if not queue.durable:
             return
@@ -302,7 +305,7 @@ class Ledger(Generic[Queue_, Source_]):
             start += count
 
     def seal(self, error: StorageError | None) -> None:
-        """The publishes of this turn are in the store; with an error, some are not, and all are nacked."""
+        """Give the turn's publishes their ticket, or nack all of them if appending some of them failed."""
         if not self.unsealed:
             return
         ticket = self._store.ticket
@@ -311,29 +314,29 @@ class Ledger(Generic[Queue_, Source_]):
         self.unsealed.clear()
 
     def when_durable(self, answer: Callable[[], None]) -> None:
-        """Call this, at the end of a turn, when everything changed so far is on disk."""
+        """Call `answer` at the end of a turn when all changes so far are on disk."""
         self._callbacks.append((self._store.ticket, answer))
 
     def after_sync(self, go_on: Callable[[], None]) -> None:
-        """Call this when the next sync is done, whatever it covers."""
+        """Call `go_on` after the next sync, whichever changes it covers."""
         self._spent.append(go_on)
 
     def stall(self, source: Source_) -> None:
-        """The source can't hand out more before a sync. It is run after that."""
+        """Run a source only after the next sync, because it can deliver nothing before."""
         self._stalled[source] = None
 
     def is_stalled(self, source: Source_) -> bool:
         return source in self._stalled
 
     def await_audit(self, trail: Trail) -> None:
-        """The trail notes what has arrived when that is synced."""
+        """Let a trail note its new messages when they are synced."""
         self._trails[trail] = None
 
     def forget_trail(self, trail: Trail) -> None:
         self._trails.pop(trail, None)
 
     def forget(self, owed: Owed) -> None:
-        """The channel has ended. Its last answers, if it gets any more, are noted anew."""
+        """Forget a channel that has ended; a later answer, such as close-ok, adds it again."""
         self.waiting.pop(owed, None)
         self.unsealed.pop(owed, None)
 
@@ -341,15 +344,15 @@ class Ledger(Generic[Queue_, Source_]):
         """Return the channels with an answer that waits for one of these changes of definitions."""
         return [owed.channel for owed in self.waiting if owed.waits_for_definition(numbers)]
 
-    # what the disk says
+    # results of the disk
 
     def synced(self) -> list[Source_]:
-        """The store is safe further than before. Return the sources that may be able to go on."""
+        """Handle a sync; return the sources that were stalled."""
         stalled = list(self._stalled)
         self._stalled.clear()
         self._forget_written()
         safe_ticket = self._store.safe_ticket
-        for trail in [each for each in self._trails if each.synced(safe_ticket)]:
+        for trail in [trail for trail in self._trails if trail.synced(safe_ticket)]:
             del self._trails[trail]
         spent, self._spent = self._spent, []
         for go_on in spent:
@@ -359,9 +362,9 @@ class Ledger(Generic[Queue_, Source_]):
     def write_failed(
         self, error: StorageError, undo: Callable[[Sequence[tuple[Queue_, Range]]], None]
     ) -> None:
-        """A round could not be written: have publishes that wait for it undone, and nack them.
+        """Undo and nack the publishes that wait for a round which could not be written.
 
-        Answers, and confirms of what can't be undone, wait until writing works again.
+        Answers, and confirms of publishes that can't be undone, wait until writing works again.
         """
         self._forget_written()
         undo([(queue, range_) for _, queue, range_ in self._unwritten])
@@ -375,7 +378,7 @@ class Ledger(Generic[Queue_, Source_]):
             unwritten.popleft()
 
     def release(self) -> None:
-        """Send what has become safe. At the end of each turn."""
+        """Call the callbacks and send the answers and confirms that are safe, at the end of each turn."""
         while self._callbacks and self._callbacks[0][0] <= self._store.safe_ticket:
             self._callbacks.popleft()[1]()
         for owed in list(self.waiting):

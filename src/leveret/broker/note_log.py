@@ -1,8 +1,8 @@
-"""Small facts that must survive a restart: one record each in a log of their own.
+"""Notes: small facts that survive a restart, each one record in a log for notes.
 
-A note that changes is a new record; the old one is settled in the same transaction, and in the same one is
-whatever the note is about. So what is unsettled in the log is what holds, after any crash, and nothing ever
-has to be compacted: the store lets go of settled records by itself.
+To change a note, one transaction appends the new record, settles the old one, and makes the change that the
+note describes. So after any crash the unsettled records are exactly the valid notes. The log needs no
+compaction, because the store deletes settled records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CURSOR: Final = "notes"
 
 
 class Note(Protocol):
-    """A msgspec struct; a later one with the same key takes the place of an earlier one."""
+    """A msgspec struct; a note replaces the earlier note with its key."""
 
     @property
     def key(self) -> tuple[str | int, ...]: ...
@@ -34,10 +34,10 @@ N = TypeVar("N", bound=Note)
 
 
 class Notes(Generic[N]):
-    """What holds now, by iterating; changes are made with `change`, as a part of a transaction."""
+    """The valid notes of one log, for iteration; `change` changes them as part of a transaction."""
 
     def __init__(self, store: Store, kinds: type[N], *, label: str, log: Log | None = None) -> None:
-        """Over this log, if there is one from before."""
+        """Read the notes from `log`, or create a new log."""
         self._kept: dict[tuple[str | int, ...], tuple[int, N]] = {}
         cursor = None if log is None else store.cursors(log.id).get(_CURSOR)
         self.cursor: Cursor = cursor or store.create_cursor(store.create_log(label=label), _CURSOR)
@@ -60,7 +60,7 @@ class Notes(Generic[N]):
 
 
 class Change(Generic[N]):
-    """Notes that change with a transaction: `put`, `remove`; after its commit, `done`."""
+    """Changes of notes with a transaction: `put` and `remove`, then `done` after its commit."""
 
     def __init__(self, notes: Notes[N], transaction: Transaction) -> None:
         self._notes = notes
@@ -86,7 +86,7 @@ class Change(Generic[N]):
             self._transaction.drop(self._notes.cursor, ranges, Outcome.RETENTION)
 
     def done(self) -> None:
-        """The transaction has been committed."""
+        """Apply the changes in memory after the commit of the transaction."""
         for key in self._removed:
             self._notes._kept.pop(key, None)
         for position, note in self._put.items():

@@ -1,4 +1,4 @@
-"""What the broker says of itself, by every protocol."""
+"""Name and version that the broker reports to clients of every protocol."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Final
 
 NAME: Final = "Leveret"
 RABBITMQ_VERSION: Final = "3.10.8"
-"""The release of RabbitMQ that decides where our contract is silent; clients gate features on it."""
+"""The release of RabbitMQ whose behaviour we follow; clients use it to decide which features exist."""

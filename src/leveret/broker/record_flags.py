@@ -1,6 +1,6 @@
-"""What the broker writes into the flags of a record, beside the store's own `PERSISTENT`."""
+"""Flags of the broker in records, in addition to the store's `PERSISTENT`."""
 
 EXPIRES = 0x02
-"""The message has an expiration of its own."""
+"""The message has the property `expiration`."""
 UNLIMITED = bytes(flags for flags in range(256) if not flags & EXPIRES)
-"""The flags of messages without one."""
+"""All values of the flags without `EXPIRES`."""

@@ -1,9 +1,9 @@
-"""What a broker begins with: the rows of its definitions, and the logs of its store.
+"""Restores a broker from the rows of its definitions and the logs of its store.
 
-The two become durable independently of one another, and each can be damaged without the other. Owns what
-follows from that: a queue whose row is missing is made from the label of its log, a virtual host that others
-name is made again, and a row that names what is missing is removed. So no right and no binding comes back to
-life when somebody later makes a user or a queue of that name. The rule: nobody may do more than the rows say.
+Rows and logs become durable independently of one another, and each can be damaged without the other. So a
+queue without a row is restored from the label of its log, and a virtual host that other rows name is created
+again. A row that names a missing object is removed, so that its permission or binding does not apply to an
+object created later with this name. The rule: no user gets more permissions than the rows contain.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -27,6 +28,7 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.broker.queues.queue_labels import row_of
+from leveret.broker.vhosts.policy_changes import restore_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.log import Log
 
@@ -34,38 +36,38 @@ QueueLogs = dict[tuple[str, str], Log]
 
 
 class EmptyBroker(DefiningCore, Protocol):
-    """The broker, as far as there are users and virtual hosts to be made in it."""
+    """The part of the broker that `restore` fills: users and virtual hosts."""
 
     accounts: Accounts
     vhosts: dict[str, VirtualHost]
 
 
 def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row]:
-    """Make everything; return the rows that were removed because what they name is missing.
+    """Restore all objects; return the rows that were removed because they name missing objects.
 
     Without rows the broker is new, unless its definitions were `lost`: then nobody may log in.
     """
     if not rows and not lost:
-        _make_first_things(broker)
+        _define_defaults(broker)
     all_logs = list(broker.store.logs.values())
-    beside = auxiliary_logs.find(all_logs)
+    side_logs = auxiliary_logs.find(all_logs)
     logs = _logs_of_queues(log for log in all_logs if auxiliary_logs.key_of(log) is None)
     _restore_vhosts(broker, rows, logs, lost=lost)
     orphans = _restore_rows(broker, [row for row in rows if isinstance(row, UserRow | PermissionRow)])
-    orphans += _restore_rows(broker, [row for row in rows if isinstance(row, ExchangeRow)])
-    _restore_queues(broker, [row for row in rows if isinstance(row, QueueRow)], logs, beside)
+    orphans += _restore_rows(broker, [row for row in rows if isinstance(row, ParameterRow | ExchangeRow)])
+    _restore_queues(broker, [row for row in rows if isinstance(row, QueueRow)], logs, side_logs)
     orphans += _restore_rows(broker, [row for row in rows if isinstance(row, BindingRow)])
     broker.define(*(Change(row, removed=True) for row in orphans))
-    for each in broker.vhosts.values():
-        each.restore_batches(beside)
-        each.restore_groups(beside)
-        each.restore_returned(beside)
+    for vhost in broker.vhosts.values():
+        vhost.restore_batches(side_logs)
+        vhost.restore_groups(side_logs)
+        vhost.restore_returned(side_logs)
     _delete_unused(broker, all_logs)
     return orphans
 
 
 def restore_row(broker: EmptyBroker, row: Row) -> bool:
-    """Make what a row stands for; False if something that it names is missing."""
+    """Restore the object of a row; return False if the row names a missing object."""
     match row:
         case VhostRow():
             broker.vhosts[row.name] = VirtualHost(broker, row.name)
@@ -73,6 +75,8 @@ def restore_row(broker: EmptyBroker, row: Row) -> bool:
             broker.accounts.put(row)
         case PermissionRow():
             return broker.accounts.permit(row)
+        case ParameterRow():
+            return restore_policy(broker.vhosts[row.vhost], row)
         case ExchangeRow():
             broker.vhosts[row.vhost].restore_exchange(row)
         case BindingRow():
@@ -80,8 +84,8 @@ def restore_row(broker: EmptyBroker, row: Row) -> bool:
     return True
 
 
-def _make_first_things(broker: EmptyBroker) -> None:
-    """A new broker has the virtual host `/` and the user guest, who may do everything, from loopback."""
+def _define_defaults(broker: EmptyBroker) -> None:
+    """Define the virtual host `/` and the user guest, who has all permissions but must log in locally."""
     rows = (
         VhostRow("/"),
         UserRow(GUEST, GUEST_HASH, ADMINISTRATOR),
@@ -92,12 +96,12 @@ def _make_first_things(broker: EmptyBroker) -> None:
 
 
 def _restore_rows(broker: EmptyBroker, rows: Iterable[Row]) -> list[Row]:
-    """Make what these rows stand for; return those that name something that is missing."""
+    """Restore the objects of these rows; return the rows that name missing objects."""
     return [row for row in rows if not restore_row(broker, row)]
 
 
 def _restore_vhosts(broker: EmptyBroker, rows: Sequence[Row], logs: QueueLogs, *, lost: bool) -> None:
-    """The virtual hosts, also those whose own row is missing though other rows or logs name them."""
+    """Restore the virtual hosts, also those whose row is missing but which other rows or logs name."""
     names = {row.name: None for row in rows if isinstance(row, VhostRow)}
     named = {row.vhost: None for row in rows if not isinstance(row, VhostRow | UserRow)}
     named |= {vhost: None for vhost, _ in logs} | ({"/": None} if lost else {})
@@ -106,32 +110,34 @@ def _restore_vhosts(broker: EmptyBroker, rows: Sequence[Row], logs: QueueLogs, *
     broker.define(*(Change(row) for row in missing))
 
 
-def _restore_queues(broker: EmptyBroker, rows: Sequence[QueueRow], logs: QueueLogs, beside: SideLogs) -> None:
+def _restore_queues(broker: EmptyBroker, rows: list[QueueRow], logs: QueueLogs, side_logs: SideLogs) -> None:
     for row in rows:
-        broker.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), beside)
-    for (vhost, _), log in logs.items():  # its row is damaged, or the crash came before it was written
+        broker.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), side_logs)
+    # The rows of the remaining logs are damaged, or a crash came before they were written.
+    for (vhost, _), log in logs.items():
         row = row_of(log)
-        broker.vhosts[vhost].restore_queue(row, log, beside)
+        broker.vhosts[vhost].restore_queue(row, log, side_logs)
         broker.vhosts[vhost].queues[row.name].defined = broker.define(Change(row))
 
 
 def _delete_unused(broker: EmptyBroker, logs: Sequence[Log]) -> None:
-    """Logs whose owner is gone: the crash came before they were deleted."""
+    """Delete logs whose owner is gone: a crash came before they were deleted."""
     used: set[Log] = set()
-    for each in broker.vhosts.values():
-        used |= {log for queue in each.queues.values() for log in queue.logs}
-        kept = [each.stages.log if each.stages else None, each.groups.log, each.returned.log]
-        used |= {log for log in kept if log is not None}
+    for vhost in broker.vhosts.values():
+        used |= {log for queue in vhost.queues.values() for log in queue.logs}
+        stages_log = vhost.stages.log if vhost.stages else None
+        side_logs = (stages_log, vhost.groups.log, vhost.returned_messages.log)
+        used |= {log for log in side_logs if log is not None}
     for log in logs:
         if log not in used:
             broker.store.delete_log(log)
 
 
 def _logs_of_queues(logs: Iterable[Log]) -> QueueLogs:
-    """By virtual host and name; of several the youngest, because the others were about to be deleted."""
-    found: QueueLogs = {}
-    for log in sorted(logs, key=lambda each: each.id):
+    """Return queues' logs by virtual host and name, of several the youngest: others were being deleted."""
+    logs_by_name: QueueLogs = {}
+    for log in sorted(logs, key=lambda log: log.id):
         if log.spec.label:
             row = row_of(log)
-            found[row.vhost, row.name] = log
-    return found
+            logs_by_name[row.vhost, row.name] = log
+    return logs_by_name

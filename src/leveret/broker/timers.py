@@ -1,8 +1,8 @@
-"""What is due when: a heap of times, each with the one thing to do then.
+"""Timers: a heap of times, each with an action.
 
 A key has at most one time; setting it again moves it. Moved and cancelled entries stay in the heap until they
-come up and are skipped, or are so many that they are thrown out together: nothing is ever searched. Somebody
-else watches the clock and calls `run`.
+are due and skipped, or until there are so many that all are removed at once. So the heap is never searched.
+The server watches the clock and calls `run`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ class Timers:
 
     @property
     def next_due_us(self) -> int | None:
-        """When something is due next, at the latest."""
+        """Time of the next action, or None."""
         heap = self._heap
         while heap and self._is_stale(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
     def set(self, key: Hashable, due_us: int, action: Callable[[], None]) -> None:
+        """Set or move the time and the action of a key."""
         known = self._set.get(key)
         if known is not None and known[0] == due_us:
             return
         number = next(self._numbers)
         self._set[key] = (due_us, number, action)
         heappush(self._heap, (due_us, number, key))
-        self._throw_out()
+        self._drop_stale()
 
     def cancel(self, key: Hashable) -> None:
         self._set.pop(key, None)
-        self._throw_out()
+        self._drop_stale()
 
     def run(self, now_us: int) -> None:
-        """Does everything that is due; what that sets anew for a time already past comes next time."""
+        """Run all actions that are due; timers that they set for a past time run at the next call."""
         heap = self._heap
         due = []
         while heap and heap[0][0] <= now_us:
@@ -57,7 +58,7 @@ class Timers:
         for action in due:
             action()
 
-    def _throw_out(self) -> None:
+    def _drop_stale(self) -> None:
         if len(self._heap) > 2 * len(self._set) + _STALE_MAX:
             self._heap = [(due_us, number, key) for key, (due_us, number, _) in self._set.items()]
             heapify(self._heap)

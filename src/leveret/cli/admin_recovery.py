@@ -1,12 +1,13 @@
-"""An administrator for a data directory that has none: after its definitions were lost or damaged.
+"""Create an administrator in the data directory of a stopped broker.
 
-Works on the files of a broker that is stopped: whoever may write there may do this. The rule: nothing is
-changed while a broker has the directory.
+For definitions that were lost or damaged. Whoever may write to the directory's files may do this. The rule:
+nothing is changed while a broker has the directory open.
 """
 
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from pathlib import Path
 
 from leveret.broker.access.accounts import ADMINISTRATOR
@@ -15,7 +16,7 @@ from leveret.broker.definitions import Change, PermissionRow, Row, UserRow, Vhos
 from leveret.server.definitions import Definitions
 from leveret.storage.files import OsFiles
 
-ALL = ".*"
+_EVERYTHING = ".*"
 
 
 class NoDataDirectory(Exception):
@@ -23,27 +24,28 @@ class NoDataDirectory(Exception):
 
 
 def make_administrator(data_dir: Path, name: str, password: bytes) -> list[str]:
-    """Make a user who may do everything, or make one of it; return the virtual hosts.
+    """Create or replace a user with all permissions; return the virtual hosts.
 
-    Raises `StorageError` if a broker has the directory, or if the definitions can't be read or written.
+    Raises `StorageError` if a broker has the directory open, or if the definitions can't be read or written.
     """
     if not (data_dir / "lock").exists():
-        raise NoDataDirectory(f"{data_dir} is no data directory of a broker (name it with --data-dir)")
+        raise NoDataDirectory(f"{data_dir} is not a broker's data directory (choose it with --data-dir)")
     lock = OsFiles(str(data_dir)).lock("lock")
     try:
-        definitions = Definitions(str(data_dir / "definitions.db"))
-        try:
+        with closing(Definitions(str(data_dir / "definitions.db"))) as definitions:
             rows = definitions.load()
             vhosts = [row.name for row in rows if isinstance(row, VhostRow)] or ["/"]
-            definitions.put(1, [Change(row) for row in _rows(name, password, vhosts)])
-        finally:
-            definitions.close()
+            definitions.put(1, [Change(row) for row in _administrator_rows(name, password, vhosts)])
     finally:
         lock.release()
     return vhosts
 
 
-def _rows(name: str, password: bytes, vhosts: list[str]) -> list[Row]:
+def _administrator_rows(name: str, password: bytes, vhosts: list[str]) -> list[Row]:
     user = UserRow(name, hash_password(password, secrets.token_urlsafe().encode()), ADMINISTRATOR)
     hosts = [VhostRow(vhost) for vhost in vhosts]
-    return [*hosts, user, *(PermissionRow(vhost, name, ALL, ALL, ALL) for vhost in vhosts)]
+    return [
+        *hosts,
+        user,
+        *(PermissionRow(vhost, name, _EVERYTHING, _EVERYTHING, _EVERYTHING) for vhost in vhosts),
+    ]

@@ -1,12 +1,12 @@
-"""The broker's HTTP API, as commands ask it.
+"""Requests to the broker's HTTP API, for the commands that look at or change topics, groups and users.
 
     api = Api("http://guest:guest@127.0.0.1:15672", vhost="/")
     api.get("groups", "billing", cells=64)
 
-Owns where it is, who asks, and how a refusal becomes one sentence; what the answers mean is left to the
-commands. `spoken` ends a command whose request came to nothing with that sentence and exit code 1. A listener
-is waited for a few seconds, an answer for as long as it takes: a redrive may be long. Who can't wait that
-long says so: `answer_s`.
+Owns the address, the login, and the sentence that an error becomes; what the answers mean is left to the
+commands. `exit_on_error` ends a command whose request failed with that sentence and exit code 1. Connecting
+times out after a few seconds. An answer may take any time, because a redrive may be long; `answer_s` limits
+it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from leveret.client.endpoint import split
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
-_OF_ALL_VHOSTS: Final = ("users",)
+_WITHOUT_VHOST: Final = ("users",)
 _CONNECT_S: Final = 5.0
 _INTERRUPTED: Final = 130
 
 
-class Refused(Exception):
-    """The API says no, or nobody is there; the text is a sentence for people."""
+class ApiError(Exception):
+    """The API refused a request or can't be reached; the text is a sentence for the user."""
 
 
 class Api:
-    """One virtual host of a broker; each request is one connection."""
+    """The HTTP API of one virtual host. Each request opens its own connection.
+
+    Fields of a query or a body that are None are left out.
+    """
 
     def __init__(self, url: str, *, vhost: str, answer_s: float | None = None) -> None:
         parts = split(url)
@@ -48,11 +51,11 @@ class Api:
         self._login = b64encode(f"{user}:{password}".encode()).decode("ascii")
         self._vhost = vhost
         self._answer_s = answer_s
-        self.place = f"{parts.scheme}://{self._host}:{self._port}"
-        """Where it is, without the password."""
+        self.address = f"{parts.scheme}://{self._host}:{self._port}"
+        """The URL of the API without user and password."""
 
     def get(self, *path: str, **query: Any) -> Any:
-        """What there is at `/api/groups/{vhost}/billing`, for "groups", "billing"."""
+        """Return the JSON at a path: `get("groups", "billing")` asks `/api/groups/{vhost}/billing`."""
         return self._ask("GET", path, query)
 
     def put(self, *path: str, body: dict[str, Any]) -> Any:
@@ -68,72 +71,73 @@ class Api:
         return self._ask("DELETE", path, query)
 
     def _ask(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any = None) -> Any:
-        kind, *rest = path
-        where = rest if kind in _OF_ALL_VHOSTS else [self._vhost, *rest]
-        target = "/".join(["/api", kind, *(quote(each, safe="") for each in where)])
-        asked = {name: value for name, value in query.items() if value is not None}
-        data = None if body is None else json.dumps(body).encode()
+        resource, *names = path
+        segments = names if resource in _WITHOUT_VHOST else [self._vhost, *names]
+        target = "/".join(["/api", resource, *(quote(segment, safe="") for segment in segments)])
+        data = None if body is None else json.dumps(_without_none(body)).encode()
         try:
             connection = self._connect()
             try:
                 headers = {"Authorization": f"Basic {self._login}", "Content-Type": "application/json"}
-                connection.request(method, f"{target}?{urlencode(asked)}", data, headers)
+                connection.request(method, f"{target}?{urlencode(_without_none(query))}", data, headers)
                 response = connection.getresponse()
-                return self._answer(response, response.read())
+                return self._parse_answer(response, response.read())
             finally:
                 connection.close()
         except (OSError, HTTPException) as error:
-            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Refused(
-                f"{self.place} does not answer: {said} (--http says where the broker is)"
-            ) from error
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ApiError(f"{self.address} does not answer: {reason} (check --http)") from error
 
     def _connect(self) -> HTTPConnection:
-        kind = HTTPSConnection if self._tls else HTTPConnection
-        connection = kind(self._host, self._port, timeout=_CONNECT_S)
+        connection_type = HTTPSConnection if self._tls else HTTPConnection
+        connection = connection_type(self._host, self._port, timeout=_CONNECT_S)
         connection.connect()
         connection.sock.settimeout(self._answer_s)
         return connection
 
-    def _answer(self, response: HTTPResponse, data: bytes) -> Any:
+    def _parse_answer(self, response: HTTPResponse, data: bytes) -> Any:
         try:
-            found = json.loads(data) if data else None
+            answer = json.loads(data) if data else None
         except ValueError:
-            found = {}
+            answer = {}
         if response.status < 400:
-            return found
-        reason = found.get("reason") if isinstance(found, dict) else None
+            return answer
+        reason = answer.get("reason") if isinstance(answer, dict) else None
         if reason == "Login failed":
-            raise Refused("Login failed (--http takes the user and the password: http://user:password@…)")
+            raise ApiError("Login failed (check user and password in --http http://user:password@…)")
         if reason in (None, "Not Found"):
-            raise Refused(
-                f"{self.place} answers {response.status}: is it Leveret, and has it a virtual host "
-                f"'{self._vhost}'?"
+            raise ApiError(
+                f"{self.address} answered {response.status}: check that it is Leveret and has a virtual host "
+                f"'{self._vhost}'"
             )
-        raise Refused(str(reason))
+        raise ApiError(str(reason))
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager
-def spoken(screen: Screen) -> Iterator[None]:
-    """A refusal is one sentence, and exit code 1."""
+def exit_on_error(*, as_json: bool) -> Iterator[Screen]:
+    """Return the command's screen; turn an `ApiError` into one sentence on it and exit code 1."""
+    screen = Screen(as_json=as_json)
     try:
-        yield
-    except Refused as error:
-        screen.say(str(error))
-        raise typer.Exit(1) from error
+        yield screen
+    except ApiError as error:
+        screen.fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
 
 
-def make_sure(question: str, *, yes: bool) -> None:
-    """Asks, unless there is a yes already; ends the command on a no."""
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask for confirmation unless `yes` is set; end the command if the answer is no."""
     if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to be asked: --yes does it without")
+        raise typer.BadParameter("can't ask for confirmation, because stdin is not a terminal: use --yes")
     if not yes:
         typer.confirm(question, abort=True, err=True)
 
 
-def _checked(url: str) -> str:
+def _check_http_url(url: str) -> str:
     try:
         parts = split(url)
     except ValueError as error:
@@ -148,9 +152,9 @@ Http: TypeAlias = Annotated[
     typer.Option(
         "--http",
         envvar="LEVERET_HTTP",
-        callback=_checked,
-        help="Where the broker's HTTP API is, and as whom to ask: http://user:password@host:port.",
+        callback=_check_http_url,
+        help="URL of the broker's HTTP API, with the login: http://user:password@host:port.",
     ),
 ]
 Vhost: TypeAlias = Annotated[str, typer.Option(help="The virtual host.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

@@ -1,7 +1,7 @@
-"""`leveret audit`: the account of every message, from a running broker or from a copied data directory.
+"""`leveret audit`: account for every message, from a running broker or from a copied data directory.
 
-Parses, calls `leveret.audit`, prints. Exit code 0 only when nothing is lost, nothing doubled and nothing
-damaged; what can't be audited is one sentence, and nothing is touched.
+Parses, calls `leveret.audit`, prints. The exit code is 0 only if nothing is lost, doubled or damaged. If
+the audit is impossible, one sentence says why, and no file is changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -36,25 +36,25 @@ def audit(
     url: Annotated[
         str,
         typer.Option(
-            envvar="LEVERET_URL", help="Where the broker is, if it is running; as an administrator."
+            envvar="LEVERET_URL", help="URL of a running broker, with the login of an administrator."
         ),
     ] = DEFAULT_URL,
     out: Annotated[
-        Path, typer.Option(help="Where tables and report go: a new directory, or that of an earlier audit.")
+        Path, typer.Option(help="Directory for tables and report: a new one, or that of an earlier audit.")
     ] = Path("leveret-audit"),
     table: Annotated[
         str | None,
-        typer.Option(help="What a pipeline has written: is a message in it twice?", show_default=False),
+        typer.Option(help="Table of a pipeline, to be checked for duplicates.", show_default=False),
     ] = None,
-    table_format: Annotated[str, typer.Option(help="Its format.")] = "parquet",
-    loop: Annotated[int, typer.Option(min=2, help="So many deliveries of one message are a loop.")] = 5,
+    table_format: Annotated[str, typer.Option(help="Format of --table.")] = "parquet",
+    loop: Annotated[int, typer.Option(min=2, help="Deliveries of one message that make a loop.")] = 5,
     round_trip_ms: Annotated[
-        float, typer.Option(min=0, help="To consumers whose connection is not open any more: for the advice.")
+        float, typer.Option(min=0, help="Round-trip time to consumers no longer connected, for the advice.")
     ] = 1.0,
-    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     as_json: AsJson = False,
 ) -> None:
-    """Account for every message: published, confirmed, delivered, settled; lost or doubled?"""
+    """Account for every message: published, confirmed, delivered, settled, lost or doubled."""
     screen = Screen(as_json=as_json)
     source = context.get_parameter_source("url")
     if data is not None and source is not None and source.name == "COMMANDLINE":
@@ -71,31 +71,31 @@ def audit(
             findings = job.run(case, out, terms, master=master, on_progress=gauge.tell)
         report = results.write(findings, out)
     except ModuleNotFoundError as error:
-        _fail(screen, f"the audit needs {error.name} (pip install 'leveret[spark]')")
+        screen.fail(f"the audit needs {error.name} (pip install 'leveret[spark]')")
     except KeyboardInterrupt:
-        screen.say("stopped before there was an account")
+        screen.say("stopped before the audit was finished")
         raise typer.Exit(128 + signal.SIGINT) from None
     except (SparkSideError, StorageError, OSError) as error:
-        _fail(screen, str(error))
+        screen.fail(str(error))
     if as_json:
         show_json(results.plain(findings))
     else:
         _show(Page(), findings)
-        screen.say(f"the report is {report}")
+        screen.say(f"report written to {report}")
     raise typer.Exit(0 if findings.holds else FAILED)
 
 
 def _show(page: Page, findings: Findings) -> None:
     from leveret.audit import terminal
 
-    said = _in_ascii if page.ascii_only else str
+    encode = _in_ascii if page.ascii_only else str
     for part in terminal.summary(findings):
-        page.line(Text(said(part.title), style="bold"))
+        page.line(Text(encode(part.title), style="bold"))
         if part.rows:
-            rows = [[said(cell) if isinstance(cell, str) else cell for cell in row] for row in part.rows]
+            rows = [[encode(cell) if isinstance(cell, str) else cell for cell in row] for row in part.rows]
             page.table(part.columns, rows)
         if part.more:
-            page.line(said(part.more))
+            page.line(encode(part.more))
         page.line()
 
 
@@ -114,8 +114,3 @@ def _case(data: Path | None, url: str) -> AbstractContextManager[Case]:
     if data is not None:
         return evidence.of_directory(str(data))
     return evidence.of_broker(BrokerOptions(url=url, broker_timeout_s=_ANSWER_S))
-
-
-def _fail(screen: Screen, sentence: str) -> NoReturn:
-    screen.say(sentence)
-    raise typer.Exit(FAILED)

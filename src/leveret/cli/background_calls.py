@@ -1,4 +1,4 @@
-"""Calls that block, beside the event loop, one at a time and in order; in a thread of `client.threads`."""
+"""Blocking calls in a thread beside the event loop, one at a time and in order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ _T = TypeVar("_T")
 
 
 class Background:
-    """`line = await background.call(lambda: os.read(0, 100))`; made inside the event loop."""
+    """Runs blocking functions: `line = await background.call(lambda: os.read(0, 100))`.
+
+    Create it inside the event loop.
+    """
 
     def __init__(self) -> None:
         self._threads = Threads(1, "leveret.cli")
 
     async def call(self, function: Callable[[], _T]) -> _T:
-        """What the function returns or raises; when this is cancelled the function goes on by itself."""
+        """Return or raise what the function does. Cancelling this call does not stop the function."""
         return await self._threads.call(function)

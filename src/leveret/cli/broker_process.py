@@ -1,7 +1,7 @@
 """The broker as a process, from its start to the signal that ends it.
 
-Owns the order of starting and stopping, the signals, and the line that says it is ready. Everything else is
-`leveret.server`'s and `leveret.fronts.http`'s.
+Owns the order of starting and stopping, the signals, and the line that says it is ready. `leveret.server` and
+`leveret.fronts.http` do the work, `leveret.server.configuration` knows the settings.
 """
 
 from __future__ import annotations
@@ -9,55 +9,77 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
 import signal
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
-from leveret.server.alarms import measured
+from leveret.server import logs
+from leveret.server.alarms import Measure, measured
+from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
 from leveret.server.http import HttpListener
-from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory
+from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.server import Server
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.settings import SETTINGS
+from leveret.server.systemd_notify import ServiceManager
+from leveret.server.tls import OFF
 from leveret.storage.files import OsFiles
 
 log = logging.getLogger("leveret")
 
 
 async def serve(
-    host: str,
-    port: int,
-    http_port: int,
-    data_dir: Path,
+    configuration: Configuration,
+    read_configuration: Callable[[], Configuration],
     *,
-    flight: FlightSettings | None,
-    tls: TlsSettings | None,
+    flight_cpus: tuple[int, ...] = (),
 ) -> bool:
-    """Until a signal, or until the server ends by itself; whether it failed."""
+    """Serve until a signal comes or the server ends by itself; return whether the server failed.
+
+    `read_configuration` reads file and environment again, at SIGHUP.
+    """
+    manager = ServiceManager(os.environ)
     keep_memory()
     collect_nothing()
     descriptors = Descriptors()
-    data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
+    directory = Path(configuration["data.directory"])
+    directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
+    host, tls, http_port = configuration["listeners.host"], configuration.tls, configuration.port("http_port")
+    tls_context = None if tls is None else tls.context()
     server = Server(
-        OsFiles(str(data_dir)),
-        definitions=Definitions(str(data_dir / "definitions.db")),
+        OsFiles(str(directory)),
+        definitions=Definitions(str(directory / "definitions.db")),
         host=host,
-        port=port,
-        measure=measured(str(data_dir)),
-        flight=flight if importlib.util.find_spec("pyarrow") else None,
+        port=configuration.port("amqp_port"),
+        options=configuration.store_options,
+        limits=configuration.limits,
+        measure=_measure(configuration),
+        goodbye_s=configuration["process.stop_timeout_s"],
+        flight=_flight(configuration, flight_cpus),
         tls=tls,
+        tls_context=tls_context,
         descriptors=descriptors,
     )
-    told = _listen_for_signals()
+    reload = Reload(configuration, read_configuration, server, tls_context, manager)
+    told = _listen_for_signals(reload)
     await server.start()
     app = create_app(server.broker, changed=server.turns.begin)
-    http = [] if http_port == OFF else [HttpListener(app, host, http_port, descriptors=descriptors)]
+    limits = configuration.http_limits
+    http = (
+        []
+        if http_port == OFF
+        else [HttpListener(app, host, http_port, limits=limits, descriptors=descriptors)]
+    )
     if tls is not None and tls.http_port != OFF:
-        http.append(HttpListener(app, host, tls.http_port, tls=tls.context(), descriptors=descriptors))
+        http.append(
+            HttpListener(app, host, tls.http_port, tls=tls_context, limits=limits, descriptors=descriptors)
+        )
     try:
         for listener in http:
             await listener.start()
@@ -68,38 +90,104 @@ async def serve(
         where += [listener.url for listener in http]
         if server.endpoint is not None:
             where.append(server.endpoint.url)
-        print(
-            f"leveret: ready on {_listed(where)} (version {__version__}, data in {data_dir})",
-            flush=True,
-        )
+        ready = f"ready on {_listed(where)} (version {__version__}, data in {directory})"
+        print(f"leveret: {ready}", flush=True)
+        reload.status = ready
+        manager.ready(ready)
         await _until_told(told, server)
     finally:
+        manager.stopping()
         for listener in http:
             await listener.stop()
         await server.stop()
     return server.failure is not None
 
 
+def _measure(configuration: Configuration) -> Measure:
+    return measured(
+        configuration["data.directory"],
+        disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
+        memory_max_bytes=int(configuration["alarms.memory_share"] * machine_bytes()),
+    )
+
+
+def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettings | None:
+    port = configuration.port("flight_port")
+    if port == OFF or not importlib.util.find_spec("pyarrow"):
+        return None
+    tls = configuration.tls
+    return FlightSettings(
+        configuration["data.directory"],
+        configuration["listeners.host"],
+        port,
+        None if tls is None else tls.certificate,
+        None if tls is None else tls.key,
+        cpus,
+    )
+
+
+class Reload:
+    """SIGHUP: settings that a running broker can change are read again. The log names those that it can't."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        read_configuration: Callable[[], Configuration],
+        server: Server,
+        tls_context: ssl.SSLContext | None,
+        manager: ServiceManager,
+    ) -> None:
+        self._configuration = configuration
+        self._read = read_configuration
+        self._server = server
+        self._tls_context = tls_context
+        self._manager = manager
+        self.status = "starting"
+        """What the service manager shows after a reload."""
+
+    def __call__(self) -> None:
+        self._manager.reloading()
+        self._change()
+        self._manager.ready(self.status)
+
+    def _change(self) -> None:
+        """Change what can be changed, or nothing if the new configuration has a mistake."""
+        try:
+            new = self._read()
+            tls = None if self._tls_context is None else new.tls
+            if tls is not None:
+                tls.context()  # raises what is wrong, before anything is changed
+            logs.set_up(new)
+        except (ConfigurationError, OSError, UnicodeDecodeError) as error:
+            log.error("SIGHUP: nothing is changed: %s", error)
+            return
+        if tls is not None and self._tls_context is not None:
+            tls.load_into(self._tls_context)
+        self._server.change_alarms(_measure(new))
+        changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
+        for wanted, what in ((True, "changed"), (False, "changes after a restart")):
+            for setting in (each for each in changed if each.is_reloaded is wanted):
+                old, value = self._configuration[setting.name], new[setting.name]
+                log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
+        log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
+        self._configuration = new
+
+
 def _listed(places: Sequence[str]) -> str:
     return " and ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
 
 
-def _listen_for_signals() -> asyncio.Event:
-    """Set when somebody wants it to stop; from before the start on, so that nothing is ever cut short."""
+def _listen_for_signals(reload: Callable[[], None]) -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set. From here on no signal cuts anything short."""
     told = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, told.set)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _say_nothing_is_reloaded)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     return told
 
 
-def _say_nothing_is_reloaded() -> None:
-    """Other servers read their settings again on SIGHUP. By default the signal would kill the process."""
-    log.info("SIGHUP: there is nothing to reload; to change options or certificates, start the broker again")
-
-
 async def _until_told(told: asyncio.Event, server: Server) -> None:
-    """Until somebody says so, or the server has ended by itself."""
+    """Wait for a signal, or for the end of the server."""
     waits = [asyncio.create_task(told.wait()), asyncio.create_task(server.ended.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:

@@ -1,12 +1,12 @@
-"""Running a command: signals, errors, exit codes; the same for all commands that talk to a broker.
+"""Running a command: signals, errors and exit codes for all commands that talk to a broker.
 
-    0     everything is as it was asked for
-    1     something is not: a message that was not confirmed or not moved, a broker that is away
-    2     the command line makes no sense
+    0     the command did what was asked
+    1     something failed: a message was not confirmed or not moved, the broker is away
+    2     the command line is invalid
     130   stopped by Ctrl-C before the end (143: by SIGTERM)
 
 An error of the toolkit or of a file is one line on stderr, `leveret: what happened (what to do)`. The first
-signal asks a command to come to an end in order, the second one not to wait for anything any more.
+signal asks a command to finish in order, the second one to stop without waiting.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ FAILED = 1
 
 
 class Interruption:
-    """Ctrl-C and SIGTERM, for the time that a command runs. Before `handle`, a signal ends it at once."""
+    """Ctrl-C and SIGTERM while a command runs. A signal before `finish_in_order` cancels the command."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        """To stop."""
-        self.insisted = asyncio.Event()
-        """Not to wait for what is under way."""
+        self.stop_requested = asyncio.Event()
+        """Set by the first signal."""
+        self.abort_requested = asyncio.Event()
+        """Set by the second signal: do not wait for anything any more."""
         self.exit_code = 0
         self._cancel: Callable[[], object] | None = _current_task().cancel
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, self._told, each)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signal_number, self._on_signal, signal_number)
 
-    def handle(self) -> None:
-        """From now on there is something to bring to an end: the command looks at `asked` itself."""
+    def finish_in_order(self) -> None:
+        """From now on a signal does not cancel the command, which checks `stop_requested` itself."""
         self._cancel = None
 
-    def _told(self, by: signal.Signals) -> None:
-        if self.asked.is_set():
-            self.insisted.set()
-        self.exit_code = 128 + by
-        self.asked.set()
+    def _on_signal(self, signal_number: signal.Signals) -> None:
+        if self.stop_requested.is_set():
+            self.abort_requested.set()
+        self.exit_code = 128 + signal_number
+        self.stop_requested.set()
         if self._cancel is not None:
             self._cancel()
 
@@ -63,20 +63,20 @@ def _current_task() -> asyncio.Task[Any]:
     return task
 
 
-async def unless(event: asyncio.Event, work: Awaitable[_T]) -> _T | None:
-    """What the work gives; None if the event comes first: then the work is cancelled."""
-    task = asyncio.ensure_future(work)
-    signal_ = asyncio.ensure_future(event.wait())
+async def result_unless(event: asyncio.Event, work: Awaitable[_T]) -> _T | None:
+    """Return the result of the work, or cancel the work and return None if the event is set first."""
+    work_task = asyncio.ensure_future(work)
+    event_task = asyncio.ensure_future(event.wait())
     try:
-        await asyncio.wait((task, signal_), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        await asyncio.wait((work_task, event_task), return_when=asyncio.FIRST_COMPLETED)
+        return work_task.result() if work_task.done() else None
     finally:
-        task.cancel()
-        signal_.cancel()
+        work_task.cancel()
+        event_task.cancel()
 
 
 def run(screen: Screen, work: Callable[[Interruption], Coroutine[Any, Any, int]]) -> None:
-    """Runs a command, whose work gives the exit code; ends with `typer.Exit`."""
+    """Run the work of a command, which returns the exit code; end with `typer.Exit`."""
 
     async def main() -> int:
         interruption = Interruption()
@@ -97,7 +97,7 @@ def run(screen: Screen, work: Callable[[Interruption], Coroutine[Any, Any, int]]
 async def connected(
     urls: list[str] | None, *, timeout_s: float, name: str, topology: Topology | None = None
 ) -> AsyncIterator[Connection]:
-    """A connection that is open; an error if that takes longer than `timeout_s`."""
+    """Open a connection, or raise an error if that takes longer than `timeout_s`; close it at the end."""
     connection = Connection(*(urls or ()), topology=topology, name=name)
     try:
         await connection.open(timeout_s)
@@ -107,31 +107,31 @@ async def connected(
 
 
 async def queue_depth(connection: Connection, queue: str, *, hint: str = "") -> int:
-    """How many messages are ready in the queue; an error if there is no such queue."""
+    """Return the number of ready messages in the queue; raise `ClientError` if the queue does not exist."""
     _check_name(queue, "a queue")
     missing = ClientError(f"there is no queue '{queue}'", hint=hint)
-    return await _asked(connection, lambda channel: depth(channel, queue), missing=missing)
+    return await _ask_broker(connection, lambda channel: depth(channel, queue), missing=missing)
 
 
 async def require_exchange(connection: Connection, exchange: str) -> None:
-    """An error if there is no such exchange."""
+    """Raise `ClientError` if the exchange does not exist."""
     _check_name(exchange, "an exchange")
     missing = ClientError(f"there is no exchange '{exchange}'")
     question = is_there_an_exchange(exchange)
-    await _asked(connection, lambda channel: channel.call(question), missing=missing)
+    await _ask_broker(connection, lambda channel: channel.call(question), missing=missing)
 
 
-def _check_name(name: str, whose: str) -> None:
-    """An error if no frame can carry it."""
+def _check_name(name: str, owner: str) -> None:
+    """Raise `ClientError` if the name is too long for a frame of AMQP."""
     size_bytes = len(name.encode("utf-8", "surrogateescape"))
     if size_bytes > SHORT_STRING_BYTES_MAX:
-        raise ClientError(f"{whose}'s name has at most {SHORT_STRING_BYTES_MAX} bytes, not {size_bytes}")
+        raise ClientError(f"{owner}'s name has at most {SHORT_STRING_BYTES_MAX} bytes, not {size_bytes}")
 
 
-async def _asked(
+async def _ask_broker(
     connection: Connection, question: Callable[[Channel], Awaitable[_T]], *, missing: ClientError
 ) -> _T:
-    """On a channel of its own, because a broker that says no closes it."""
+    """Ask on a channel of its own, because the broker closes the channel if the answer is no."""
     session = await connection.connected(_CHECK_S)
     channel = await session.open_channel()
     try:

@@ -1,6 +1,6 @@
-"""`leveret consume`: messages of a queue into a file, a directory or a pipe.
+"""`leveret consume`: write the messages of a queue to a file, a directory or a pipe.
 
-Owns the options and what they mean together; the work is `Consuming`'s.
+Owns the options and checks their combinations; `Consuming` does the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 
 from leveret.cli.background_calls import Background
 from leveret.cli.command_runner import Interruption, connected, queue_depth, run
-from leveret.cli.consuming import Consuming, Wish
+from leveret.cli.consuming import ConsumeOptions, Consuming
 from leveret.cli.options import CONNECT_S, AsJson, ConnectS, Urls, positive
 from leveret.cli.outputs import Directory, Lines, Output
 from leveret.cli.screen import Screen
@@ -34,26 +34,26 @@ class OutputFormat(StrEnum):
 
 QueueName: TypeAlias = Annotated[str, typer.Argument(help="The queue to consume.")]
 Count: TypeAlias = Annotated[
-    int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.", show_default=False)
+    int | None, typer.Option("--count", "-n", min=1, help="Stop after N messages.", show_default=False)
 ]
 IdleS: TypeAlias = Annotated[
     float | None,
     typer.Option(
         "--idle",
         callback=positive,
-        help=f"Stop when none came for so long (seconds; {_IDLE_S:g} unless given).",
+        help=f"Stop after this many seconds without a message (default: {_IDLE_S:g}).",
         show_default=False,
     ),
 ]
-Follow: TypeAlias = Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C or --count.")]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", help="Keep waiting until Ctrl-C or --count.")]
 OutputPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="A file, which is appended to, or a directory; stdout unless given."),
+    typer.Option("--output", "-o", help="File to append to, or directory (default: stdout)."),
 ]
 Format: TypeAlias = Annotated[
     OutputFormat,
     typer.Option(
-        "--format", "-f", help="Bodies as lines or as JSON, whole messages, or a file for each body."
+        "--format", "-f", help="Bodies as lines or as JSON, whole messages, or one file for each body."
     ),
 ]
 AsEnvelope: TypeAlias = Annotated[
@@ -61,20 +61,20 @@ AsEnvelope: TypeAlias = Annotated[
     typer.Option("--envelope", "-e", help="Short for --format envelope: whole messages, for publish -e."),
 ]
 Prefetch: TypeAlias = Annotated[
-    int, typer.Option(min=1, max=_PREFETCH_MAX, help="So many are in hand at a time.")
+    int, typer.Option(min=1, max=_PREFETCH_MAX, help="Maximum number of unacked messages.")
 ]
 Peek: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--peek",
         "--no-ack-messages",
-        help="Only look: everything stays in the queue. On Leveret nothing counts.",
+        help="Leave all messages in the queue. On Leveret this does not count as a delivery.",
     ),
 ]
 TimeoutS: TypeAlias = Annotated[
     float,
     typer.Option(
-        "--timeout", callback=positive, help="Seconds to wait for a broker that went away, unless --follow."
+        "--timeout", callback=positive, help="Seconds to wait for a lost broker; unlimited with --follow."
     ),
 ]
 
@@ -94,39 +94,40 @@ def consume(
     connect_timeout: ConnectS = CONNECT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Write messages of a queue to a file or to stdout; each is acked after it was written.
+    """Write the messages of a queue to a file or to stdout. Each is acked after it was written.
 
     leveret consume orders --envelope --output orders.jsonl
     """
     form = "envelope" if envelope else format.value
     if follow and idle is not None:
-        raise typer.BadParameter("--follow never stops, --idle does: give one of them")
+        raise typer.BadParameter("--follow and --idle can't be combined")
     if form == "directory" and output is None:
         raise typer.BadParameter("--format directory needs --output")
     if as_json and output is None:
-        raise typer.BadParameter("--json needs --output: stdout can't carry both")
-    wish = Wish(count, None if follow else idle or _IDLE_S, timeout, peek)
-    in_hand = prefetch if count is None else min(prefetch, count)
+        raise typer.BadParameter("--json needs --output: stdout can't carry both messages and result")
+    options = ConsumeOptions(count, None if follow else idle or _IDLE_S, timeout, peek)
+    unacked_max = prefetch if count is None else min(prefetch, count)
     screen = Screen(as_json=as_json)
 
     async def work(interruption: Interruption) -> int:
         background = Background()
         async with connected(url, timeout_s=connect_timeout, name="leveret consume") as connection:
             expected = await queue_depth(connection, queue)
-            opened = await background.call(lambda: _opened(output, form))
-            visible = output is not None or S_ISREG(os.fstat(_STDOUT).st_mode)  # not where lines go
+            out = await background.call(lambda: _open_output(output, form))
+            # No progress bar while lines go to a terminal or a pipe.
+            visible = output is not None or S_ISREG(os.fstat(_STDOUT).st_mode)
             consuming = Consuming(
-                screen, interruption, background, opened, wish, expected=expected, visible=visible
+                screen, interruption, background, out, options, expected=expected, visible=visible
             )
             try:
-                return await consuming.run(connection, queue, in_hand)
+                return await consuming.run(connection, queue, unacked_max)
             finally:
-                opened.close()
+                out.close()
 
     run(screen, work)
 
 
-def _opened(output: Path | None, form: str) -> Output:
+def _open_output(output: Path | None, form: str) -> Output:
     if form == "directory":
         assert output is not None
         return Directory(output)

@@ -1,7 +1,7 @@
-"""Times as people write and read them on the command line.
+"""Durations and times as the command line reads and prints them.
 
-15m, 500ms, 2h     a length of time, as it is given
-3 min 5 s          the same as it is told
+15m, 500ms, 2h     a duration as an option takes it
+3 min 5 s          a duration as output shows it
 """
 
 from __future__ import annotations
@@ -13,45 +13,47 @@ from typing import Final
 import typer
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LENGTH: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 
 
-def length_ms(value: str | None) -> int | None:
+def parse_duration_ms(text: str | None) -> int | None:
     """
-    >>> length_ms("15m"), length_ms("0")
+    >>> parse_duration_ms("15m"), parse_duration_ms("0")
     (900000, 0)
     """
-    if value is None:
+    if text is None:
         return None
-    found = _LENGTH.fullmatch(value)
-    if found is None and value != "0":
-        raise typer.BadParameter(f"a time is a number and ms, s, m, h or d, like 15m; or 0; not '{value}'")
-    return 0 if found is None else int(found[1]) * _UNITS_MS[found[2]]
+    match = _DURATION.fullmatch(text)
+    if match is None and text != "0":
+        raise typer.BadParameter(
+            f"'{text}' is not a duration: write a number with ms, s, m, h or d, like 15m; or 0"
+        )
+    return 0 if match is None else int(match[1]) * _UNITS_MS[match[2]]
 
 
-def short(time_ms: int) -> str:
-    """As it is given.
+def compact_duration(duration_ms: int) -> str:
+    """Return the duration as an option takes it.
 
-    >>> short(900_000), short(1500), short(0)
+    >>> compact_duration(900_000), compact_duration(1500), compact_duration(0)
     ('15m', '1500ms', '0')
     """
     for unit in ("d", "h", "m", "s"):
-        if time_ms and time_ms % _UNITS_MS[unit] == 0:
-            return f"{time_ms // _UNITS_MS[unit]}{unit}"
-    return f"{time_ms}ms" if time_ms else "0"
+        if duration_ms and duration_ms % _UNITS_MS[unit] == 0:
+            return f"{duration_ms // _UNITS_MS[unit]}{unit}"
+    return f"{duration_ms}ms" if duration_ms else "0"
 
 
-def told(time_ms: int) -> str:
+def readable_duration(duration_ms: int) -> str:
     """
-    >>> told(850), told(12_300), told(185_000), told(7_500_000), told(266_400_000)
-    ('850 ms', '12.3 s', '3 min 5 s', '2 h 5 min', '3 d 2 h')
+    >>> [readable_duration(ms) for ms in (850, 12_300, 185_000, 7_500_000, 266_400_000)]
+    ['850 ms', '12.3 s', '3 min 5 s', '2 h 5 min', '3 d 2 h']
     """
-    time_ms = max(0, time_ms)
-    if time_ms < 1000:
-        return f"{time_ms} ms"
-    if time_ms < 60_000:
-        return f"{time_ms / 1000:.1f} s"
-    seconds = time_ms // 1000
+    duration_ms = max(0, duration_ms)
+    if duration_ms < 1000:
+        return f"{duration_ms} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1000:.1f} s"
+    seconds = duration_ms // 1000
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60} s"
     if seconds < 86_400:
@@ -59,9 +61,9 @@ def told(time_ms: int) -> str:
     return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"
 
 
-def moment(time_ms: int) -> str:
+def utc_time(time_ms: int) -> str:
     """
-    >>> moment(1_789_462_800_000)
+    >>> utc_time(1_789_462_800_000)
     '2026-09-15 09:00:00 UTC'
     """
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

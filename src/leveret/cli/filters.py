@@ -1,16 +1,16 @@
-"""The language of `--where`: which messages are meant.
+"""The language of `--where`: conditions that a message must meet.
 
     header.region=eu          a header
-    type=Timeout              the exception that it failed with, with or without its module
+    type=Timeout              the exception with which the message failed, with or without its module
     message_id!=17            a property
     body.customer.id=7        a field of a JSON body
     body~=refund              the body as text
 
-    =   is          !=   is not, or is not there          ~=   contains
+    =   equals        !=   does not equal, or is missing        ~=   contains
 
-A condition is a field, an operator and a text, without anything around them. Numbers, true, false and null
-are compared as JSON writes them. Several conditions must all hold. What a message does not have, equals
-nothing and contains nothing.
+A condition is a field, an operator and a text, without spaces around them. Numbers, true, false and null are
+compared as JSON writes them. A message must meet all conditions. A missing value equals nothing and contains
+nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from leveret.cli.message_json import BadEnvelope, parse_json
 from leveret.client import Delivery
 
 _CONDITION: Final = re.compile(r"([^=!~]+?)(!=|~=|=)(.*)", re.DOTALL)
-_EXCEPTION: Final = "x-exception-type"
+_EXCEPTION_TYPE_HEADER: Final = "x-exception-type"
 _PROPERTIES: Final = ("message_id", "correlation_id", "content_type", "app_id", "routing_key", "exchange")
 _MISSING: Final = object()
 
 
 class BadCondition(ValueError):
-    """It is not in the language; the text says what would be."""
+    """A condition has invalid syntax; the text says what is valid."""
 
 
 class Condition(NamedTuple):
-    """`Condition.parse("header.region=eu").holds(delivery)`."""
+    """One condition: `Condition.parse("header.region=eu").holds(delivery)`."""
 
     field: str
     operator: str
@@ -42,45 +42,47 @@ class Condition(NamedTuple):
 
     @classmethod
     def parse(cls, condition: str) -> Condition:
-        found = _CONDITION.fullmatch(condition)
-        if found is None:
+        match = _CONDITION.fullmatch(condition)
+        if match is None:
             raise BadCondition(f"{condition!r} is not FIELD=TEXT, FIELD!=TEXT or FIELD~=TEXT")
-        field, operator, text = found.groups()
-        known = field in ("type", "body", *_PROPERTIES)
-        if not known and not re.fullmatch(r"(header|body)\..+", field, re.DOTALL):
+        field, operator, text = match.groups()
+        is_known = field in ("type", "body", *_PROPERTIES)
+        if not is_known and not re.fullmatch(r"(header|body)\..+", field, re.DOTALL):
             names = ", ".join(("header.NAME", "type", "body", "body.FIELD", *_PROPERTIES))
-            raise BadCondition(f"{field!r} is no field: there are {names}")
+            raise BadCondition(f"{field!r} is not a field: choose one of {names}")
         return cls(field, operator, text)
 
     def holds(self, delivery: Delivery) -> bool:
         value = self._value(delivery)
         if value is _MISSING:
             return self.operator == "!="
-        found = _text(value)
+        text = _text(value)
         if self.operator == "~=":
-            return self.text in found
-        equal = found == self.text
+            return self.text in text
+        equal = text == self.text
         if self.field == "type":
-            equal = equal or found.rpartition(".")[2] == self.text
+            equal = equal or text.rpartition(".")[2] == self.text
         return equal if self.operator == "=" else not equal
 
     def _value(self, delivery: Delivery) -> Any:
-        place, _, name = self.field.partition(".")
-        if place == "header":
+        source, _, name = self.field.partition(".")
+        if source == "header":
             return delivery.headers.get(name, _MISSING)
-        if place == "type":
-            return delivery.headers.get(_EXCEPTION, _MISSING)
-        if place == "body":
+        if source == "type":
+            return delivery.headers.get(_EXCEPTION_TYPE_HEADER, _MISSING)
+        if source == "body":
             return _in_body(delivery.body, name)
-        value = delivery.properties.get(place) if place not in _WHERE else getattr(delivery, place)
+        value = (
+            delivery.properties.get(source) if source not in _ADDRESS_FIELDS else getattr(delivery, source)
+        )
         return _MISSING if value is None else value
 
 
-_WHERE: Final = ("routing_key", "exchange")
+_ADDRESS_FIELDS: Final = ("routing_key", "exchange")
 
 
 def _in_body(body: bytes, path: str) -> Any:
-    """The body itself, or a field of it; fields of fields are separated by dots."""
+    """Return the body as text, or the field of a JSON body at a path like `customer.id`."""
     if not path:
         return body.decode(errors="replace")
     try:
@@ -106,6 +108,6 @@ def _text(value: Any) -> str:
 
 
 def parse_conditions(conditions: Iterable[str]) -> Callable[[Delivery], bool]:
-    """Whether a message meets all of them."""
+    """Return a function that tells whether a message meets all conditions."""
     parsed = [Condition.parse(condition) for condition in conditions]
     return lambda delivery: all(condition.holds(delivery) for condition in parsed)

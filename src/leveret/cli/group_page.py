@@ -1,6 +1,7 @@
-"""`leveret groups describe`: a group as a page, with a picture of where each partition stands.
+"""`leveret groups describe`: one group as a page, with a chart of each partition.
 
-Owns the words and their order; the figures are the HTTP API's, the signs of a picture `picture`'s.
+Owns the words of the page and their order. The figures come from the HTTP API, the signs of a chart from
+`partition_chart`.
 """
 
 from __future__ import annotations
@@ -10,21 +11,22 @@ from typing import Any, TypeAlias
 
 from rich.text import Text
 
-from leveret.cli.durations import moment, short, told
-from leveret.cli.partition_chart import SIGNS, Sign, picture
+from leveret.cli.durations import compact_duration, readable_duration, utc_time
+from leveret.cli.partition_chart import SIGNS, Sign, chart_signs
 from leveret.cli.screen import counted
-from leveret.cli.tables import Page, plain
+from leveret.cli.tables import Page, printable
 
-Shown: TypeAlias = Mapping[str, Any]
+JsonObject: TypeAlias = Mapping[str, Any]
 
 CELLS = 64
 _INDENT = "  "
 
 
-def describe(page: Page, group: Shown) -> None:
-    """Prints it: what it is, who is there, and each partition."""
+def describe(page: Page, group: JsonObject) -> None:
+    """Print a group: its state, its settings, its members and its partitions."""
     page.line(
-        Text(f"{plain(group['name'])} on {plain(group['subject'])}", style="bold"), f": {_state(group)}"
+        Text(f"{printable(group['name'])} on {printable(group['subject'])}", style="bold"),
+        f": {_state(group)}",
     )
     page.line(_settings(group["settings"]))
     if group["members"]:
@@ -32,7 +34,7 @@ def describe(page: Page, group: Shown) -> None:
         page.line()
         page.table(
             ("members", "since", "in flight", "partitions"),
-            [_member(each, now_ms, shares=group["mode"] != "orderly") for each in group["members"]],
+            [_member(member, now_ms, shares=group["mode"] != "orderly") for member in group["members"]],
         )
     for partition in group["partitions"]:
         page.line()
@@ -43,10 +45,10 @@ def describe(page: Page, group: Shown) -> None:
         page.line(_legend(page.ascii_only))
 
 
-def _state(group: Shown) -> str:
+def _state(group: JsonObject) -> str:
     figures = [
         f"{group['mode']}{', paused' if group['paused'] else ''}",
-        counted(sum(not each["leaving"] for each in group["members"]), "member"),
+        counted(sum(not member["leaving"] for member in group["members"]), "member"),
         f"lag {group['lag']:,}",
         f"{group['in_flight']:,} in flight",
         f"{group['delayed']:,} delayed",
@@ -57,42 +59,40 @@ def _state(group: Shown) -> str:
     return ", ".join(figures)
 
 
-def _settings(settings: Shown) -> str:
-    delays = " ".join(short(each) for each in settings["delays"])
+def _settings(settings: JsonObject) -> str:
+    delays = " ".join(compact_duration(delay_ms) for delay_ms in settings["delays"])
+    timeout = compact_duration(settings["consume_timeout_ms"])
     return (
-        f"max_span {settings['max_span']}, consume_timeout {short(settings['consume_timeout_ms'])}, "
+        f"max_span {settings['max_span']}, consume_timeout {timeout}, "
         f"max_reconsume {settings['max_reconsume']}, delays {delays} from level {settings['first_level']} on"
     )
 
 
-def _member(member: Shown, now_ms: int, *, shares: bool) -> Sequence[object]:
+def _member(member: JsonObject, now_ms: int, *, shares: bool) -> Sequence[object]:
     name = f"{member['id']} (leaving)" if member["leaving"] else member["id"]
-    since = f"{moment(member['since_ms'])}, {told(now_ms - member['since_ms'])}"
+    since = f"{utc_time(member['since_ms'])}, {readable_duration(now_ms - member['since_ms'])}"
     owned = "all" if shares else ", ".join(member["partitions"]) or "none"
     return name, since, member["in_flight"], owned
 
 
-# partitions
-
-
-def _partition(partition: Shown, *, now_ms: int, ascii_only: bool) -> list[Text | str]:
-    """Its figures, its picture, who holds it up, and what waits for its next try."""
+def _partition(partition: JsonObject, *, now_ms: int, ascii_only: bool) -> list[Text | str]:
+    """Return the lines of a partition: figures, chart, stuck message, delayed messages."""
     lines: list[Text | str] = [_figures(partition)]
     if partition["window"]["cells"]:
-        lines.append(_drawn(partition, ascii_only=ascii_only))
+        lines.append(_chart(partition, ascii_only=ascii_only))
     if partition["stuck"] is not None:
         lines.append(_INDENT + _stuck(partition, now_ms))
     delayed = partition["delayed"]
-    lines.extend(f"{_INDENT}{_delay(each, now_ms)}" for each in delayed["soonest"])
+    lines.extend(f"{_INDENT}{_delay(delay, now_ms)}" for delay in delayed["soonest"])
     more = delayed["count"] - len(delayed["soonest"])
     if more > 0:
         lines.append(f"{_INDENT}and {more:,} more are delayed")
     return lines
 
 
-def _figures(partition: Shown) -> Text:
-    places = ("low", "watermark", "highest", "end") if partition["lag"] else ("end",)
-    figures = ", ".join(f"{name} {partition[name]:,}" for name in ("lag", *places))
+def _figures(partition: JsonObject) -> Text:
+    offset_names = ("low", "watermark", "highest", "end") if partition["lag"] else ("end",)
+    figures = ", ".join(f"{name} {partition[name]:,}" for name in ("lag", *offset_names))
     for name in ("in_flight", "delayed"):
         if partition[name]["count"]:
             figures += f", {partition[name]['count']:,} {name.replace('_', ' ')}"
@@ -100,47 +100,48 @@ def _figures(partition: Shown) -> Text:
         holes = counted(partition["holes"]["count"], "hole")
         figures += f", {partition['settled_above']:,} settled above {holes}"
     if partition["retired_below"]:
-        figures += f", retention took some below {partition['retired_below']:,}"
+        figures += f", retention removed messages below {partition['retired_below']:,}"
     if partition["owner"] is not None:
-        figures += f", owned by {plain(partition['owner'])}"
-    return Text(plain(partition["stream"]), style="bold").append(f"  {figures}", style="not bold")
+        figures += f", owned by {printable(partition['owner'])}"
+    return Text(printable(partition["stream"]), style="bold").append(f"  {figures}", style="not bold")
 
 
-def _drawn(partition: Shown, *, ascii_only: bool) -> Text:
+def _chart(partition: JsonObject, *, ascii_only: bool) -> Text:
     window, stuck = partition["window"], partition["stuck"]
     line = Text(_INDENT)
-    for sign in picture(window, stuck=None if stuck is None else stuck["offset"]):
+    for sign in chart_signs(window, stuck=None if stuck is None else stuck["offset"]):
         line.append(_glyph(sign, ascii_only), style=sign.style)
     line.append(f"  {window['start']:,} to {window['stop'] - 1:,}")
     if window["size"] > 1:
-        line.append(f", {window['size']:,} a cell")
-    behind = partition["end"] - window["stop"]
-    if behind > 0:
-        line.append(f"; {behind:,} behind it")
+        line.append(f", {window['size']:,} per cell")
+    not_shown = partition["end"] - window["stop"]
+    if not_shown > 0:
+        line.append(f"; {not_shown:,} more after it")
     return line
 
 
-def _stuck(partition: Shown, now_ms: int) -> str:
+def _stuck(partition: JsonObject, now_ms: int) -> str:
     stuck = partition["stuck"]
-    holds = " and holds up the watermark" if stuck["offset"] == partition["watermark"] else ""
+    blocks = " and holds up the watermark" if stuck["offset"] == partition["watermark"] else ""
     if stuck["member"] is None:
-        return f"{stuck['offset']:,} is in flight{holds}; more is than was looked at to find out who has it"
-    since = f"since {moment(stuck['since_ms'])}, {told(now_ms - stuck['since_ms'])}"
+        return f"{stuck['offset']:,} is in flight{blocks}; too many are in flight to find its member"
+    since = f"since {utc_time(stuck['since_ms'])}, {readable_duration(now_ms - stuck['since_ms'])}"
     return (
-        f"{stuck['offset']:,} is with {plain(stuck['member'])} {since}{holds} "
+        f"{stuck['offset']:,} is with {printable(stuck['member'])} {since}{blocks} "
         f"(attempt {stuck['attempts']}{_error(stuck)})"
     )
 
 
-def _delay(delay: Shown, now_ms: int) -> str:
+def _delay(delay: JsonObject, now_ms: int) -> str:
+    due = f"{utc_time(delay['due_ms'])}, in {readable_duration(delay['due_ms'] - now_ms)}"
     return (
-        f"{delay['offset']:,} comes again at {moment(delay['due_ms'])}, in {told(delay['due_ms'] - now_ms)} "
+        f"{delay['offset']:,} is redelivered at {due} "
         f"({counted(delay['attempts'], 'attempt')}{_error(delay)})"
     )
 
 
-def _error(tried: Shown) -> str:
-    return "" if tried["error"] is None else f", last error: {plain(tried['error'])}"
+def _error(message: JsonObject) -> str:
+    return "" if message["error"] is None else f", last error: {printable(message['error'])}"
 
 
 def _legend(ascii_only: bool) -> Text:

@@ -1,7 +1,7 @@
-"""`leveret groups`: which there are, one as a page, and making, changing and deleting them.
+"""`leveret groups`: list, describe, create, change and delete consumer groups.
 
-Parses, asks the broker's HTTP API, prints. Moves by hand (seek, skip, pause, redrive) are in `moves`, the
-page of one group in `group_page`; what a setting means and whether it makes sense is the broker's to say.
+Parses, calls the broker's HTTP API, prints. `group_moves` changes a group's progress (seek, skip, pause,
+redrive), `group_page` prints one group. The broker decides what a setting means and whether it is valid.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from leveret.cli import group_page
-from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, make_sure, spoken
-from leveret.cli.durations import length_ms
+from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, confirm, exit_on_error
+from leveret.cli.durations import parse_duration_ms
 from leveret.cli.group_moves import Group, Subject, register
 from leveret.cli.options import AsJson
-from leveret.cli.screen import Screen
 from leveret.cli.tables import Page, show_json
 
-groups = typer.Typer(help="Look at consumer groups, and move them.")
+groups = typer.Typer(help="Show and change consumer groups.")
 
 COLUMNS: Final = {
     "group": "name",
@@ -31,31 +30,36 @@ COLUMNS: Final = {
     "dead": "dead_letters",
 }
 
+_SETTINGS: Final = ("mode", "max_span", "consume_timeout_ms", "max_reconsume", "delays", "first_level")
+
 Mode: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="concurrent: any member takes any message; orderly: one at a time in each partition."),
+    typer.Option(
+        help="concurrent: any member gets any message; orderly: one message at a time in each partition."
+    ),
 ]
 MaxSpan: TypeAlias = Annotated[
-    int | None, typer.Option(help="Deliver at most so far above the lowest unsettled message (2000).")
+    int | None,
+    typer.Option(help="How far deliveries may run ahead of the lowest unsettled message (default: 2000)."),
 ]
 ConsumeTimeout: TypeAlias = Annotated[
-    str | None, typer.Option(help="How long a delivery may take, like 15m (that is the default); 0 for ever.")
+    str | None, typer.Option(help="How long a delivery may take, like 2m (default: 15m); 0 is unlimited.")
 ]
 MaxReconsume: TypeAlias = Annotated[
     int | None,
-    typer.Option(help="How often a message comes again before it is a dead letter (16); -1 for ever."),
+    typer.Option(help="Redeliveries of a message before it is dead-lettered (default: 16); -1 is unlimited."),
 ]
 Delays: TypeAlias = Annotated[
-    str | None, typer.Option(help="How long a message waits before it comes again: '1s 5s 1m', each longer.")
+    str | None, typer.Option(help="Delays before each redelivery of a message, ascending: '1s 5s 1m'.")
 ]
 FirstLevel: TypeAlias = Annotated[
-    int | None, typer.Option(help="Which of the delays is the first one's, counted from 1.")
+    int | None, typer.Option(help="Which of the delays comes first, counted from 1.")
 ]
 Start: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Where a new group starts: first, last, an offset, a time like 2026-11-15T09:00Z, or how long "
-        "ago, like 1h."
+        help="Where a new group starts: first, last, an offset, a time like 2026-11-15T09:00Z, or an age "
+        "like 1h."
     ),
 ]
 
@@ -64,65 +68,64 @@ Start: TypeAlias = Annotated[
 def list_groups(
     context: typer.Context, http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False
 ) -> None:
-    """Look at consumer groups, and move them. Without a command: list them."""
+    """Show and change consumer groups. Without a command: list them."""
     if context.invoked_subcommand is not None:
-        _check_none_lost(context)
+        _refuse_options_before_command(context)
         return
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
-        found = Api(http, vhost=vhost).get("groups")
+    with exit_on_error(as_json=as_json) as screen:
+        groups_json = Api(http, vhost=vhost).get("groups")
     if as_json:
-        show_json(found)
-    elif found:
-        Page().table(tuple(COLUMNS), [_line(group) for group in found])
+        show_json(groups_json)
+    elif groups_json:
+        Page().table(tuple(COLUMNS), [_row(group) for group in groups_json])
     else:
         screen.say(f"there are no groups in vhost '{vhost}'")
 
 
-def _line(group: dict[str, Any]) -> list[object]:
-    shown = {**group, "mode": f"{group['mode']}, paused" if group["paused"] else group["mode"]}
-    return [shown[field] for field in COLUMNS.values()]
+def _row(group: dict[str, Any]) -> list[object]:
+    fields = {**group, "mode": f"{group['mode']}, paused" if group["paused"] else group["mode"]}
+    return [fields[field] for field in COLUMNS.values()]
 
 
-def _check_none_lost(context: typer.Context) -> None:
-    """An option before the command is the list's: it would be read and do nothing."""
+def _refuse_options_before_command(context: typer.Context) -> None:
+    """Raise `BadParameter` for an option before the command: it would have no effect there."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"options come behind the command: '{context.invoked_subcommand}'")
+            raise typer.BadParameter(f"put options after the command '{context.invoked_subcommand}'")
 
 
 @groups.command()
 def describe(
     group: Group,
     subject: Subject = None,
-    limit: Annotated[int, typer.Option(min=0, help="List at most so many delays of a partition.")] = 5,
+    limit: Annotated[int, typer.Option(min=0, help="Delayed messages to list for each partition.")] = 5,
     http: Http = DEFAULT_HTTP,
     vhost: Vhost = "/",
     as_json: AsJson = False,
 ) -> None:
-    """Show a group: its members, and how far it has come in each partition, as a picture.
+    """Show a group: its members, and a chart of its progress in each partition.
 
     leveret groups describe billing
     """
-    with spoken(Screen(as_json=as_json)):
-        found = Api(http, vhost=vhost).get(
+    with exit_on_error(as_json=as_json):
+        descriptions = Api(http, vhost=vhost).get(
             "groups", group, subject=subject, limit=limit, cells=group_page.CELLS
         )
     if as_json:
-        show_json(found)
+        show_json(descriptions)
         return
     page = Page()
-    for place, each in enumerate(found):
-        if place:
+    for number, description in enumerate(descriptions):
+        if number:
             page.line()
-        group_page.describe(page, each)
+        group_page.describe(page, description)
 
 
 @groups.command()
 def create(
     group: Group,
-    subject: Annotated[str, typer.Option(help="The stream or topic that it reads.")],
+    subject: Annotated[str, typer.Option(help="The stream or topic to read.")],
     start: Start = "first",
     mode: Mode = None,
     max_span: MaxSpan = None,
@@ -134,25 +137,18 @@ def create(
     vhost: Vhost = "/",
     as_json: AsJson = False,
 ) -> None:
-    """Make a group before anybody joins it. One that is there gets the settings, and stays where it is.
+    """Create a group before a member joins it. An existing group gets the settings and keeps its progress.
 
     leveret groups create billing --subject orders --start last --max-span 500
     """
-    wanted = _settings(
-        mode=mode,
-        max_span=max_span,
-        consume_timeout_ms=length_ms(consume_timeout),
-        max_reconsume=max_reconsume,
-        delays=delays,
-        first_level=first_level,
-    )
-    screen = Screen(as_json=as_json)
-    place: str | int = int(start) if start.isdecimal() else start
-    with spoken(screen):
-        made = Api(http, vhost=vhost).put(
-            "groups", group, body={"subject": subject, "start": place, **wanted}
+    timeout_ms = parse_duration_ms(consume_timeout)
+    settings = _settings(mode, max_span, timeout_ms, max_reconsume, delays, first_level)
+    position: str | int = int(start) if start.isdecimal() else start
+    with exit_on_error(as_json=as_json) as screen:
+        created = Api(http, vhost=vhost).put(
+            "groups", group, body={"subject": subject, "start": position, **settings}
         )
-    screen.result(made, f"group '{group}' reads '{subject}', lag {made['lag']:,}")
+    screen.result(created, f"group '{group}' reads '{subject}', lag {created['lag']:,}")
 
 
 @groups.command(name="set")
@@ -169,24 +165,17 @@ def change(
     vhost: Vhost = "/",
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a group, at once, also for what its members hold.
+    """Change settings of a group at once, also for messages that are in flight.
 
     leveret groups set billing --consume-timeout 2m --max-reconsume 5
     """
-    wanted = _settings(
-        mode=mode,
-        max_span=max_span,
-        consume_timeout_ms=length_ms(consume_timeout),
-        max_reconsume=max_reconsume,
-        delays=delays,
-        first_level=first_level,
-    )
-    if not wanted:
-        raise typer.BadParameter("say what to change: --max-span, --consume-timeout, …")
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
-        changed = Api(http, vhost=vhost).patch("groups", group, body=wanted, subject=subject)
-    screen.result(changed, f"group '{group}' has them: {', '.join(wanted)}")
+    timeout_ms = parse_duration_ms(consume_timeout)
+    settings = _settings(mode, max_span, timeout_ms, max_reconsume, delays, first_level)
+    if not settings:
+        raise typer.BadParameter("give at least one setting to change: --max-span, --consume-timeout, …")
+    with exit_on_error(as_json=as_json) as screen:
+        changed = Api(http, vhost=vhost).patch("groups", group, body=settings, subject=subject)
+    screen.result(changed, f"group '{group}' changed: {', '.join(settings)}")
 
 
 @groups.command()
@@ -198,16 +187,16 @@ def delete(
     vhost: Vhost = "/",
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group with its progress; its members are told. Its dead letters stay."""
-    make_sure(f"Delete group '{group}' and forget how far it has come?", yes=yes)
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
+    """Delete a group and its progress; its members are notified. Its dead letters stay."""
+    confirm(f"Delete group '{group}' and its progress?", yes=yes)
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost=vhost).delete("groups", group, subject=subject)
     screen.result({"deleted": group}, f"group '{group}' is deleted")
 
 
-def _settings(**given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _settings(*values: str | int | None) -> dict[str, str | int]:
+    """Return the settings that are given, by name; the values are in the sequence of `_SETTINGS`."""
+    return {name: value for name, value in zip(_SETTINGS, values, strict=True) if value is not None}
 
 
 register(groups)

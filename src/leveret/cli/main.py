@@ -1,8 +1,4 @@
-"""`leveret`: the commands, put together.
-
-Each command has a module of its own, which parses its options and prints what came of it. Here is only the
-list of them.
-"""
+"""`leveret`: the list of commands. Each command has a module of its own, which parses, calls and prints."""
 
 from __future__ import annotations
 
@@ -12,14 +8,17 @@ import typer
 
 from leveret import __version__
 from leveret.cli.audit import audit
+from leveret.cli.backup import backup
+from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
 from leveret.cli.pipeline import pipeline
+from leveret.cli.policies import policies
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
-from leveret.cli.tables import allow_all_letters
+from leveret.cli.tables import escape_unencodable_characters
 from leveret.cli.topic import topic
 from leveret.cli.users import users
 
@@ -45,12 +44,14 @@ def main(
     ] = False,
 ) -> None:
     """A message broker that accounts for every message."""
-    allow_all_letters()
+    escape_unencodable_characters()
 
 
-for command in (demo, serve, publish, consume, redrive, audit):
+for command in (demo, serve, publish, consume, redrive, audit, backup):
     app.command()(command)
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")
 app.add_typer(pipeline, name="pipeline")
+app.add_typer(policies, name="policies")
+app.add_typer(config, name="config")

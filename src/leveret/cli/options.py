@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.client.endpoint import Endpoint
 DEFAULT_URL: Final = "amqp://guest:guest@localhost:5672/"
 
 
-def _checked_urls(urls: list[str] | None) -> list[str]:
+def _check_urls(urls: list[str] | None) -> list[str]:
     for url in urls or ():
         try:
             Endpoint.parse(url)
@@ -22,7 +22,7 @@ def _checked_urls(urls: list[str] | None) -> list[str]:
 
 def positive(value: float | None) -> float | None:
     if value is not None and not value > 0:
-        raise typer.BadParameter(f"it is above 0, not {value:g}")
+        raise typer.BadParameter(f"must be above 0, not {value:g}")
     return value
 
 
@@ -31,23 +31,24 @@ Urls: TypeAlias = Annotated[
     typer.Option(
         "--url",
         envvar="LEVERET_URL",
-        callback=_checked_urls,
-        help=f"Where the broker is ({DEFAULT_URL} unless given); give it again for further hosts, "
-        "which are tried in turn.",
+        callback=_check_urls,
+        help=f"URL of the broker (default: {DEFAULT_URL}). Repeat it for more hosts, which are tried "
+        "in turn.",
         show_default=False,
     ),
 ]
 AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON object on stdout, and nothing else.")
+    bool,
+    typer.Option("--json", help="Print the result as one JSON object on stdout, and nothing else there."),
 ]
 ConnectS: TypeAlias = Annotated[
     float,
-    typer.Option(
-        "--connect-timeout", callback=positive, help="Seconds to wait for a broker that does not answer."
-    ),
+    typer.Option("--connect-timeout", callback=positive, help="Seconds to wait for the broker to answer."),
 ]
 CONNECT_S: Final = 5.0
 RatePerS: TypeAlias = Annotated[
     float | None,
-    typer.Option("--rate", callback=positive, help="At most so many messages a second.", show_default=False),
+    typer.Option(
+        "--rate", callback=positive, help="Maximum number of messages per second.", show_default=False
+    ),
 ]

@@ -1,10 +1,10 @@
-"""Writing what was consumed: as lines to a file, a pipe or a terminal, or as a file for each message.
+"""Write consumed messages: as lines to a file, a pipe or a terminal, or as one file for each message.
 
-The rule: what `write` has returned for is safe to ack. In a file that means synced, and a write that fails
-half-way is taken back. In a directory it means synced and named, where no file had that name before. A
-pipe can't be synced, so what counts there is that the reader has taken it: the first messages are handed
-over one by one, each when the one before was read, so that `| head -3` takes three and the fourth goes back
-to the queue; later ones go by the batch, for speed. These functions block, and are called in the background.
+The rule: messages for which `write` has returned are safe to ack. In a file, safe means synced, and a write
+that fails half-way is taken back. In a directory, safe means synced and under a new name. A pipe can't be
+synced, so safe means that the reader has taken the message. The first messages go through a pipe one by
+one, each when the previous one was read. So `| head -3` takes three messages, and the fourth returns to the
+queue. Later messages go in batches, for speed. These functions block, and run in the background.
 """
 
 from __future__ import annotations
@@ -26,41 +26,38 @@ from typing import Final, Protocol
 from leveret.cli.message_json import ENVELOPE_START, BadEnvelope, json_line, of_delivery, parse_json
 from leveret.client import Delivery
 
-_ONE_BY_ONE: Final = 1000
-"""So many are handed over singly through a pipe: some 7,000 a second."""
+_SINGLE_WRITES: Final = 1000
+"""How many messages go through a pipe one by one, at about 7,000 per second."""
 _TAIL_BYTES: Final = 1 << 20
 _LINE_ENDS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
-_WAIT_S: Final = 0.00005
-_WAITS: Final = 40
+_SHORT_WAIT_S: Final = 0.00005
+_SHORT_WAITS: Final = 40
 _POLL_MS: Final = 2
 
 
 class WritingStopped(Exception):
-    """No more can be written; the first `done` of the batch are safe."""
+    """Nothing more can be written; the first `done` messages of the batch are safe."""
 
     def __init__(self, sentence: str, done: int, *, reader_gone: bool = False) -> None:
         super().__init__(sentence)
         self.done = done
         self.reader_gone = reader_gone
-        """Whoever read has had enough, which is no failure."""
+        """The reader closed the pipe, which is not a failure."""
 
 
 class Output(Protocol):
-    """Where messages go."""
+    """A destination of messages."""
 
     ambiguous: int
-    """Bodies that can't be told apart any more, because they have line ends in them."""
+    """Number of bodies that contain line breaks, so that their ends can't be found in the output."""
 
     def write(self, deliveries: Sequence[Delivery]) -> None:
-        """All of them, safely; or `WritingStopped`."""
+        """Write all messages safely, or raise `WritingStopped`."""
 
     def give_up(self) -> None:
-        """Waits for nobody any more (called by another thread)."""
+        """Stop waiting for the reader. Another thread calls this."""
 
     def close(self) -> None: ...
-
-
-# --- as lines --------------------------------------------------------------------------------------------
 
 
 def as_text(delivery: Delivery) -> bytes:
@@ -68,9 +65,9 @@ def as_text(delivery: Delivery) -> bytes:
 
 
 def as_json(delivery: Delivery) -> bytes:
-    """The body as one line: JSON as it is, text as a JSON string.
+    """Return the body as one line: JSON as it is, text as a JSON string.
 
-    Within JSON's strings line ends are escaped: those that are seen are space between its parts.
+    Line breaks become spaces. Strings in JSON escape theirs, so only space between tokens changes.
     """
     try:
         parse_json(delivery.body)
@@ -79,7 +76,7 @@ def as_json(delivery: Delivery) -> bytes:
             return json_line(delivery.body.decode())
         except UnicodeDecodeError:
             raise BadEnvelope(
-                f"{delivery!r} is neither JSON nor text: --format envelope writes anything"
+                f"{delivery!r} is neither JSON nor text: --format envelope can write it"
             ) from None
     return delivery.body.translate(_LINE_ENDS_TO_SPACES)
 
@@ -92,7 +89,7 @@ RENDERERS: Final[dict[str, Callable[[Delivery], bytes]]] = {
 
 
 class Lines:
-    """A line for each message, to a descriptor of one's own: of a file, a pipe, a terminal."""
+    """Writes one line for each message to a file, a pipe or a terminal; owns the descriptor."""
 
     def __init__(self, descriptor: int, name: str, form: str) -> None:
         self._descriptor = descriptor
@@ -101,24 +98,23 @@ class Lines:
         mode = os.fstat(descriptor).st_mode
         self._is_file = S_ISREG(mode)
         self._is_pipe = S_ISFIFO(mode)
-        self._singly = _ONE_BY_ONE if self._is_pipe else 0
+        self._single_writes_left = _SINGLE_WRITES if self._is_pipe else 0
         self._given_up = False
         self.ambiguous = 0
         os.set_blocking(descriptor, True)
 
     @classmethod
     def to_file(cls, path: Path, form: str) -> Lines:
-        """At the end of the file: what an earlier run has written, and acked, must not be lost."""
+        """Append to the file, because messages written by an earlier run were acked."""
         is_new = not path.exists()
         if path.is_file():
-            mend(path)
+            repair_last_line(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         if is_new:
             _sync_directory(path.resolve().parent)
         return cls(descriptor, str(path), form)
 
     def give_up(self) -> None:
-        """Waits for no reader any more (called by another thread)."""
         self._given_up = True
 
     def close(self) -> None:
@@ -126,12 +122,9 @@ class Lines:
 
     def write(self, deliveries: Sequence[Delivery]) -> None:
         done = 0
-        size = 1 if self._singly else len(deliveries)
         while done < len(deliveries):
-            if self._singly:
-                self._singly -= 1
-            else:
-                size = len(deliveries) - done
+            size = 1 if self._single_writes_left else len(deliveries) - done
+            self._single_writes_left = max(0, self._single_writes_left - 1)
             self._write_batch(deliveries[done : done + size], done)
             done += size
 
@@ -147,15 +140,17 @@ class Lines:
                 unwritable = error
                 break
         try:
-            self._put(b"".join(lines))
+            self._write_safely(b"".join(lines))
         except OSError as error:
-            gone = error.errno == errno.EPIPE
-            what = "the reader has gone" if gone else f"{self._name} can't be written: {error.strerror}"
-            raise WritingStopped(what, done, reader_gone=gone) from error
+            reader_gone = error.errno == errno.EPIPE
+            reason = f"{self._name} can't be written: {error.strerror}"
+            if reader_gone:
+                reason = "the reader has gone"
+            raise WritingStopped(reason, done, reader_gone=reader_gone) from error
         if unwritable is not None:
             raise WritingStopped(str(unwritable), done + len(lines))
 
-    def _put(self, data: bytes) -> None:
+    def _write_safely(self, data: bytes) -> None:
         if self._is_file:
             start = os.fstat(self._descriptor).st_size
             try:
@@ -170,16 +165,17 @@ class Lines:
                 self._wait_for_reader()
 
     def _wait_for_reader(self) -> None:
-        """Until the pipe is empty; nothing tells when that is, so it is looked at."""
+        """Poll until the pipe is empty; the system does not notify writers of that."""
         poll = select.poll()
-        poll.register(self._descriptor, 0)  # an error is reported always: the other end is closed
-        looks = 0
+        # Without flags only an error is reported: the reader has closed its end.
+        poll.register(self._descriptor, 0)
+        checks = 0
         while _unread_bytes(self._descriptor):
-            looks += 1
-            if looks <= _WAITS:
-                time.sleep(_WAIT_S)
+            checks += 1
+            if checks <= _SHORT_WAITS:
+                time.sleep(_SHORT_WAIT_S)
             elif (poll.poll(_POLL_MS) or self._given_up) and _unread_bytes(self._descriptor):
-                raise BrokenPipeError(errno.EPIPE, "the reader has gone")  # and has not read all before
+                raise BrokenPipeError(errno.EPIPE, "the reader has gone")
 
 
 def _unread_bytes(descriptor: int) -> int:
@@ -188,7 +184,7 @@ def _unread_bytes(descriptor: int) -> int:
 
 
 def _sync_directory(path: Path) -> None:
-    """So that the name of a new file in it lasts, as its content does."""
+    """Sync a directory, so that the name of a new file survives a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -202,11 +198,11 @@ def _write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def mend(path: Path) -> None:
-    """Ends the last line of a file, if it has no end.
+def repair_last_line(path: Path) -> None:
+    """Append a missing line break to the last line of a file.
 
-    Half an envelope is cut off instead: whoever wrote it was killed, its message was not acked and comes
-    again.
+    An incomplete envelope is cut off instead: its writer was killed, so its message was not acked and will be
+    redelivered.
     """
     with path.open("r+b") as file:
         size = start = file.seek(0, os.SEEK_END)
@@ -230,18 +226,18 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-# --- a file for each -------------------------------------------------------------------------------------
-
-
 class Directory:
-    """Files `00000001.json`, ...: the body alone, named by content type; numbers go on where they ended."""
+    """Writes each body to a file `00000001.json`, …; numbers continue after the existing files.
+
+    The ending of a name follows the content type.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.ambiguous = 0
         path.mkdir(parents=True, exist_ok=True)
-        taken = (entry.name.partition(".")[0] for entry in os.scandir(path))
-        self._number = max((int(name) for name in taken if name.isdecimal()), default=0)
+        used_numbers = (entry.name.partition(".")[0] for entry in os.scandir(path))
+        self._number = max((int(name) for name in used_numbers if name.isdecimal()), default=0)
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def write(self, deliveries: Sequence[Delivery]) -> None:
@@ -261,27 +257,27 @@ class Directory:
             raise WritingStopped(f"{self._path} can't be written: {failure.strerror}", written) from failure
 
     def give_up(self) -> None:
-        """There is nobody to wait for."""
+        """Do nothing: a directory has no reader to wait for."""
 
     def close(self) -> None:
         os.close(self._descriptor)
 
     def _write_file(self, delivery: Delivery) -> None:
-        kind = (delivery.content_type or "").partition(";")[0].strip()
-        begun = self._path / f".{secrets.token_hex(8)}.part"
+        content_type = (delivery.content_type or "").partition(";")[0].strip()
+        partial_file = self._path / f".{secrets.token_hex(8)}.part"
         try:
-            with begun.open("xb") as file:
+            with partial_file.open("xb") as file:
                 file.write(delivery.body)
                 file.flush()
                 os.fsync(file.fileno())
-            self._name(begun, mimetypes.guess_extension(kind) or ".bin")
+            self._publish(partial_file, mimetypes.guess_extension(content_type) or ".bin")
         finally:
-            begun.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
 
-    def _name(self, begun: Path, ending: str) -> None:
-        """By the next number that is free: others may write here too. A link replaces nothing."""
+    def _publish(self, partial_file: Path, suffix: str) -> None:
+        """Link the file under the next free number; unlike a rename, a link never replaces a file."""
         while True:
             self._number += 1
             with suppress(FileExistsError):
-                (self._path / f"{self._number:08d}{ending}").hardlink_to(begun)
+                (self._path / f"{self._number:08d}{suffix}").hardlink_to(partial_file)
                 return

@@ -1,19 +1,18 @@
-"""`leveret pipeline new|validate|explain|run|status|compact`: declared pipelines, from a queue into tables.
+"""`leveret pipeline new|validate|explain|run|status|compact`: declared pipelines from a queue into tables.
 
-Parses, calls `leveret.spark.pipelines`, prints. What is wrong with a file is one sentence with its line, and
-exit code 1, before Spark starts wherever that is possible; `validate` and `explain` need no Java.
+Parses, calls `leveret.spark.pipelines`, prints. A mistake in a file is one sentence with its line, and exit
+code 1, before Spark starts if possible; `validate` and `explain` need no Java.
 """
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 import typer
 
-from leveret.cli.command_runner import FAILED
 from leveret.cli.options import AsJson
 from leveret.cli.screen import Screen, counted
 from leveret.cli.tables import show_json
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 _NEEDS_EXTRA: Final = "pipelines need {}, which is not installed (pip install 'leveret[spark]')"
 
-pipeline = typer.Typer(help="Run declared pipelines, and look at them.", no_args_is_help=True)
+pipeline = typer.Typer(help="Check, run and inspect declared pipelines.", no_args_is_help=True)
 
 File: TypeAlias = Annotated[Path, typer.Argument(help="The pipeline's TOML file.")]
 
 
 @pipeline.command()
 def validate(file: File, as_json: AsJson = False) -> None:
-    """Check a file: keys, types, names, SQL. Needs neither Java nor a broker."""
+    """Check a pipeline file: keys, types, names, SQL. Needs neither Java nor a broker."""
     declared = _declared(file)
     Screen(as_json=as_json).result(
         {"file": str(file), "name": declared.name, "valid": True}, f"{file} is a valid pipeline"
@@ -41,7 +40,7 @@ def validate(file: File, as_json: AsJson = False) -> None:
 
 @pipeline.command()
 def explain(file: File, as_json: AsJson = False) -> None:
-    """Say what a pipeline is going to do, and what of it is exactly once."""
+    """Explain what a pipeline will do, and which parts are exactly once."""
     from leveret.spark.pipelines.explaining import explain as explained
 
     parts = explained(_declared(file))
@@ -56,51 +55,49 @@ def explain(file: File, as_json: AsJson = False) -> None:
 
 @pipeline.command()
 def new(file: File) -> None:
-    """Write a file to begin with, which is complete and says what its parts are for."""
+    """Write a complete pipeline file with comments, as a starting point."""
     try:
         from leveret.spark.pipelines.template import template
     except ModuleNotFoundError as error:
-        _fail(_NEEDS_EXTRA.format(error.name))
+        Screen().fail(_NEEDS_EXTRA.format(error.name))
     try:
-        with file.open("x", encoding="utf-8") as written:
-            written.write(template(file.stem))
+        with file.open("x", encoding="utf-8") as output:
+            output.write(template(file.stem))
     except OSError as error:
-        _fail(f"{file} can't be written: {error.strerror}")
-    Screen().say(
-        f"{file} is there; say in it where messages come from and go, then: leveret pipeline run {file}"
-    )
+        Screen().fail(f"{file} can't be written: {error.strerror}")
+    Screen().say(f"wrote {file}: set its source and sinks, then run `leveret pipeline run {file}`")
 
 
 @pipeline.command()
 def status(file: File, as_json: AsJson = False) -> None:
-    """Say how a pipeline is going, or how it ended; from any terminal."""
+    """Show the state of a running pipeline, or how the last run ended."""
     from leveret.spark.errors import SparkSideError
     from leveret.spark.pipelines.checkpoint_files import State
 
     try:
-        found = State(_declared(file)).read()
+        state = State(_declared(file)).read()
     except SparkSideError as error:
-        _fail(str(error))
-    if found is None:
-        _fail(f"{file} has not been run: there is nothing at its checkpoint")
+        Screen().fail(str(error))
+    if state is None:
+        Screen().fail(f"{file} has not been run: its checkpoint location has no status")
     if as_json:
-        show_json(msgspec.structs.asdict(found))
+        show_json(msgspec.structs.asdict(state))
         return
-    lag = "" if found.lag is None else f", {counted(found.lag, 'message')} waiting"
-    typer.echo(f"{found.name}: {found.state} (process {found.pid} on {found.host})")
-    typer.echo(f"  {counted(found.messages, 'message')}, {_apart(found)}{lag}")
-    typer.echo(f"  batch {found.batch}: {found.batch_s:.1f} s, {found.rows_per_s:,.0f} rows/s")
-    if found.error:
-        typer.echo(f"  {found.error}")
+    lag = "" if state.lag is None else f", {counted(state.lag, 'message')} waiting"
+    typer.echo(f"{state.name}: {state.state} (process {state.pid} on {state.host})")
+    typer.echo(f"  {counted(state.messages, 'message')}, {_other_counts(state)}{lag}")
+    typer.echo(f"  batch {state.batch}: {state.batch_s:.1f} s, {state.rows_per_s:,.0f} rows/s")
+    if state.error:
+        typer.echo(f"  {state.error}")
 
 
 @pipeline.command()
 def run(
     file: File,
-    once: Annotated[bool, typer.Option("--once", help="End when what is there now is done.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the messages there are now.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline until it is told to stop (Ctrl-C or SIGTERM)."""
+    """Run a pipeline until Ctrl-C or SIGTERM."""
     declared = _declared(file)
     screen = Screen(as_json=as_json)
     from leveret.spark.errors import SparkSideError
@@ -112,13 +109,13 @@ def run(
 
             def show(status: Status) -> None:
                 last[:] = [status]
-                gauge.show(status.messages, more=_brief(status))
+                gauge.show(status.messages, more=_progress_text(status))
 
             code = running.run(declared, once=once, on_status=show, stop_on=(signal.SIGINT, signal.SIGTERM))
     except SparkSideError as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     status = last[-1]
-    sentence = f"{counted(status.messages, 'message')}, {_apart(status)}"
+    sentence = f"{counted(status.messages, 'message')}, {_other_counts(status)}"
     screen.result(msgspec.structs.asdict(status), f"{declared.name}: {sentence}")
     raise typer.Exit(code)
 
@@ -127,17 +124,17 @@ def run(
 def compact(
     file: File,
     sink: Annotated[
-        str | None, typer.Option("--sink", help="One of them; all that write files, unless given.")
+        str | None, typer.Option("--sink", help="Sink to compact (default: all that write files).")
     ] = None,
     files: Annotated[
-        int | None, typer.Option("--files", min=1, help="At most so many files in each partition.")
+        int | None, typer.Option("--files", min=1, help="Maximum number of files in each partition.")
     ] = None,
     target_size: Annotated[
-        str | None, typer.Option("--target-size", help="About the size of a file: 128MB unless given.")
+        str | None, typer.Option("--target-size", help="Approximate size of a file (default: 128MB).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the committed batches of tables together into fewer files; the pipeline may run meanwhile."""
+    """Merge the committed batches of tables into fewer files. The pipeline may keep running."""
     declared = _declared(file)
     screen = Screen(as_json=as_json)
     from leveret.spark.errors import SparkSideError
@@ -152,13 +149,13 @@ def compact(
 
             accounts = compaction.compact(declared, sink=sink, goal=goal, on_step=show)
     except SparkSideError as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     except KeyboardInterrupt:
-        screen.say("stopped: tables are as they were, or will be seen so")
+        screen.say("stopped: readers see the tables as before")
         raise typer.Exit(128 + signal.SIGINT) from None
     screen.result(
-        {"name": declared.name, "sinks": [msgspec.structs.asdict(each) for each in accounts]},
-        "; ".join(_put_together(each) for each in accounts),
+        {"name": declared.name, "sinks": [msgspec.structs.asdict(account) for account in accounts]},
+        "; ".join(_compaction_sentence(account) for account in accounts),
     )
 
 
@@ -167,35 +164,35 @@ def _goal(files: int | None, target_size: str | None) -> Goal:
     from leveret.spark.pipelines.compaction import TARGET_BYTES, Goal
 
     if files is not None and target_size is not None:
-        raise typer.BadParameter("--files and --target-size can't both be given")
+        raise typer.BadParameter("--files and --target-size can't be combined")
     try:
         return Goal(files, TARGET_BYTES if target_size is None else option_values.size(target_size))
     except ValueError as error:
         raise typer.BadParameter(f"--target-size {target_size!r} {error}") from None
 
 
-def _put_together(account: Account) -> str:
+def _compaction_sentence(account: Account) -> str:
     if not account.batches_before:
-        return f"{account.sink}: nothing to put together"
+        return f"{account.sink}: nothing to compact"
     before = f"{counted(account.files_before, 'file')} of {account.batches_before:,} batches"
     after = f"{counted(account.files_after, 'file')} with {counted(account.rows_after, 'row')}"
     return f"{account.sink}: {before} are now {after}"
 
 
-def _brief(status: Status) -> str:
+def _progress_text(status: Status) -> str:
     waiting = "" if status.lag is None else f", {status.lag:,} waiting"
     batch = f"{status.rows_per_s:,.0f}/s in the last batch, {status.batch_s:.1f} s"
-    return f"{_apart(status)}{waiting}, {batch}"
+    return f"{_other_counts(status)}{waiting}, {batch}"
 
 
-def _apart(status: Status) -> str:
+def _other_counts(status: Status) -> str:
     """Return the counts of messages that are not in the tables: rejected, duplicate, or in open windows."""
-    found = [f"{status.acked:,} acked", f"{status.rejected:,} rejected"]
+    counts = [f"{status.acked:,} acked", f"{status.rejected:,} rejected"]
     if status.duplicates:
-        found.append(counted(status.duplicates, "duplicate"))
+        counts.append(counted(status.duplicates, "duplicate"))
     if status.in_windows:
-        found.append(f"{status.in_windows:,} waiting in windows")
-    return ", ".join(found)
+        counts.append(f"{status.in_windows:,} waiting in windows")
+    return ", ".join(counts)
 
 
 def _declared(file: Path) -> Declaration:
@@ -203,15 +200,10 @@ def _declared(file: Path) -> Declaration:
         from leveret.spark.pipelines import declaration, declaration_checks
         from leveret.spark.pipelines.errors import BadPipeline
     except ModuleNotFoundError as error:
-        _fail(_NEEDS_EXTRA.format(error.name))
+        Screen().fail(_NEEDS_EXTRA.format(error.name))
     try:
         declared = declaration.read(file)
         declaration_checks.check(declared)
     except BadPipeline as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     return declared
-
-
-def _fail(sentence: str) -> NoReturn:
-    Screen().say(sentence)
-    raise typer.Exit(FAILED)

@@ -1,7 +1,7 @@
-"""What a broker needs, looked at before it starts: a data directory, a certificate, ports.
+"""Checks before a broker starts: data directory, certificate, ports, limit of open files.
 
-Each thing that is missing is one sentence with its value and the option that helps. Starting is left to
-`broker_process`. The rule: nothing is started, and nothing is written but the data directory itself.
+Each problem is one sentence with its value and the option that helps. `broker_process` starts the broker.
+The rule: nothing is started, and nothing is written except the data directory itself.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _UNKNOWN_HOST = "give --host an address of this machine: 127.0.0.1, or 0.0.0.0 f
 
 
 class StartRefused(Exception):
-    """One sentence, for the operator."""
+    """The broker can't start; the text is one sentence for the operator."""
 
 
 class PortsTaken(StartRefused):
-    """Somebody else listens there."""
+    """Another process listens on a port that the broker needs."""
 
 
 class Listener(NamedTuple):
-    """A port that the broker is going to listen on."""
+    """A port that the broker will listen on."""
 
     protocol: str
     option: str
@@ -42,8 +42,8 @@ def check(
 ) -> None:
     """Raise `StartRefused` if the broker can't start.
 
-    A Flight port that alone is taken is no reason: the process of a broker that was killed just now may have
-    it a little longer, and the endpoint waits for that.
+    A taken Flight port is no reason on its own: the Flight process of a broker that was just killed may hold
+    the port a little longer, and the endpoint waits for it.
     """
     check_descriptors()
     check_certificate(tls)
@@ -53,7 +53,6 @@ def check(
     except PortsTaken:
         check_ports(host, [*listeners, flight])
         raise
-    _check_that_ports_differ([*listeners, flight])
 
 
 def explained(error: Exception, host: str, listeners: Sequence[Listener]) -> str:
@@ -67,41 +66,42 @@ def explained(error: Exception, host: str, listeners: Sequence[Listener]) -> str
 
 
 def check_data_directory(path: Path) -> None:
-    """Make the data directory if it is missing; raise `StartRefused` if it can't be used."""
+    """Create the data directory if it is missing; raise `StartRefused` if it can't be used."""
     hint = "name another with --data-dir"
     if path.exists() and not path.is_dir():
         raise StartRefused(f"the data directory {path} is a file ({hint})")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StartRefused(f"the data directory {path} can't be made: {error.strerror} ({hint})") from error
+        problem = f"the data directory {path} can't be created: {error.strerror}"
+        raise StartRefused(f"{problem} ({hint})") from error
     if os.statvfs(path).f_flag & os.ST_RDONLY:
-        what = f"the data directory {path} is on a file system that is mounted read-only"
-        raise StartRefused(f"{what} (mount it for writing, or {hint})")
+        problem = f"the data directory {path} is on a file system that is mounted read-only"
+        raise StartRefused(f"{problem} (mount it for writing, or {hint})")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise StartRefused(f"the data directory {path} can't be written (change its permissions, or {hint})")
 
 
 def check_descriptors() -> None:
-    """Raise the limit of open files as far as it goes; raise `StartRefused` if that is not enough."""
+    """Raise the limit of open files to its maximum; raise `StartRefused` if that is too low."""
     raise_limit()
-    most = descriptors_max()
-    if most < DESCRIPTORS_MIN:
+    limit = descriptors_max()
+    if limit < DESCRIPTORS_MIN:
         raise StartRefused(
-            f"at most {most} files and sockets may be open, and the broker needs {DESCRIPTORS_MIN} "
+            f"at most {limit} files and sockets may be open, and the broker needs {DESCRIPTORS_MIN} "
             "(raise the limit with ulimit -n)"
         )
 
 
 def check_certificate(tls: TlsSettings | None) -> None:
-    """Raise `StartRefused` if certificate or key can't be read, or do not fit together."""
+    """Raise `StartRefused` if certificate or key can't be read, or do not match."""
     if tls is None:
         return
     for path, option in ((tls.certificate, "--tls-cert"), (tls.key, "--tls-key")):
         try:
             Path(path).read_bytes()
         except OSError as error:
-            raise StartRefused(f"{path} can't be read: {error.strerror} (is {option} right?)") from error
+            raise StartRefused(f"{path} can't be read: {error.strerror} (check {option})") from error
     try:
         tls.context()
     except OSError as error:
@@ -109,50 +109,40 @@ def check_certificate(tls: TlsSettings | None) -> None:
 
 
 def check_ports(host: str, listeners: Sequence[Listener]) -> None:
-    """Raise `StartRefused` if a port is named twice, or can't be listened on; all such ports are named."""
-    wanted = [each for each in listeners if each.port not in (OFF, 0)]
-    _check_that_ports_differ(wanted)
+    """Raise `StartRefused` with all ports that are taken."""
+    wanted = [listener for listener in listeners if listener.port not in (OFF, 0)]
     taken = []
-    with ExitStack() as held:
-        for each in wanted or [Listener("AMQP", "--port", 0)]:
+    with ExitStack() as open_sockets:
+        for listener in wanted or [Listener("AMQP", "--port", 0)]:
             try:
-                for bound in bind(host, each.port):
-                    held.enter_context(bound)
+                for bound_socket in bind(host, listener.port):
+                    open_sockets.enter_context(bound_socket)
             except socket.gaierror as error:
-                what = f"host {host!r} is not known: {error.strerror}"
-                raise StartRefused(f"{what} ({_UNKNOWN_HOST})") from error
+                problem = f"host {host!r} is not known: {error.strerror}"
+                raise StartRefused(f"{problem} ({_UNKNOWN_HOST})") from error
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
                     raise StartRefused(f"{host} is no address of this machine ({_UNKNOWN_HOST})") from error
                 if error.errno != errno.EADDRINUSE:
-                    raise StartRefused(_not_allowed(host, each, error)) from error
-                taken.append(each)
+                    raise StartRefused(_bind_error(host, listener, error)) from error
+                taken.append(listener)
     if taken:
         raise PortsTaken(_taken(host, taken))
 
 
-def _check_that_ports_differ(listeners: Sequence[Listener]) -> None:
-    seen: dict[int, Listener] = {}
-    for each in (one for one in listeners if one.port not in (OFF, 0)):
-        other = seen.setdefault(each.port, each)
-        if other is not each:
-            what = f"port {each.port} is wanted for {other.protocol} and for {each.protocol}"
-            raise StartRefused(f"{what} (choose another with {each.option})")
-
-
-def _not_allowed(host: str, listener: Listener, error: OSError) -> str:
-    what = f"port {listener.port} for {listener.protocol} on {host} can't be listened on: {error.strerror}"
-    return f"{what} (choose another with {listener.option})"
+def _bind_error(host: str, listener: Listener, error: OSError) -> str:
+    problem = f"port {listener.port} for {listener.protocol} on {host} can't be opened: {error.strerror}"
+    return f"{problem} (choose another with {listener.option})"
 
 
 def _taken(host: str, taken: Sequence[Listener]) -> str:
     """
     >>> _taken("::1", [Listener("AMQP", "--port", 5672)])
-    'port 5672 (AMQP) on ::1 is taken (stop what has it, or choose another with --port; 0 is a free one)'
+    'port 5672 (AMQP) on ::1 is taken (stop what uses it, or choose another with --port; 0 picks a free one)'
     """
-    ports = " and ".join(f"{each.port} ({each.protocol})" for each in taken)
-    options = " and ".join(each.option for each in taken)
-    noun, verb, other = ("port", "is", "another") if len(taken) == 1 else ("ports", "are", "others")
-    what = f"{noun} {ports} on {host} {verb} taken"
-    has = "has it" if len(taken) == 1 else "has them"
-    return f"{what} (stop what {has}, or choose {other} with {options}; 0 is a free one)"
+    ports = " and ".join(f"{listener.port} ({listener.protocol})" for listener in taken)
+    options = " and ".join(listener.option for listener in taken)
+    one = ("port", "is", "it", "another")
+    noun, verb, them, other = one if len(taken) == 1 else ("ports", "are", "them", "others")
+    hint = f"stop what uses {them}, or choose {other} with {options}; 0 picks a free one"
+    return f"{noun} {ports} on {host} {verb} taken ({hint})"

@@ -1,6 +1,6 @@
-"""`leveret publish`: messages from files or from stdin, with a receipt for each.
+"""`leveret publish`: publish messages from files or from stdin, with a receipt for each.
 
-Owns the options and what they mean together; the work is `Publishing`'s.
+Owns the options and checks their combinations; `Publishing` does the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 
 from leveret.amqp.tables import Value
 from leveret.cli.command_runner import Interruption, connected, queue_depth, require_exchange, run
-from leveret.cli.inputs import is_typed, read_files, read_lines, total_bytes
+from leveret.cli.inputs import is_interactive, read_files, read_lines, total_bytes
 from leveret.cli.message_json import BadEnvelope, parse_json
 from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls, positive
 from leveret.cli.publishing import Composer, Publishing
@@ -33,11 +33,11 @@ class InputFormat(StrEnum):
 
 Files: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="What to publish; - is stdin."),
+    typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="Input files; - is stdin."),
 ]
 QueueName: TypeAlias = Annotated[str | None, typer.Option("--queue", "-q", help="The queue to publish to.")]
 Declare: TypeAlias = Annotated[
-    bool, typer.Option("--declare", help="Make the queue (durable) if it is not there.")
+    bool, typer.Option("--declare", help="Declare the queue (durable) if it does not exist.")
 ]
 Exchange: TypeAlias = Annotated[
     str | None, typer.Option("--exchange", "-x", help="The exchange to publish to.")
@@ -45,38 +45,38 @@ Exchange: TypeAlias = Annotated[
 Key: TypeAlias = Annotated[str | None, typer.Option("--key", "-k", help="The routing key, with --exchange.")]
 Format: TypeAlias = Annotated[
     InputFormat,
-    typer.Option("--format", "-f", help="A message is a line, a line of JSON, an envelope, or a whole file."),
+    typer.Option("--format", "-f", help="One message is a line, a line of JSON, an envelope, or a file."),
 ]
 AsEnvelope: TypeAlias = Annotated[
     bool,
-    typer.Option("--envelope", "-e", help="Short for --format envelope: whole messages, as of consume -e."),
+    typer.Option("--envelope", "-e", help="Short for --format envelope: messages as written by consume -e."),
 ]
 ContentType: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="text/plain for lines, by its name for a file, unless given.", show_default=False),
+    typer.Option(help="Content type (default: by --format, or by the name of a file).", show_default=False),
 ]
 Headers: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", help="name=text, or name:=JSON for numbers and the like; repeatable."),
+    typer.Option("--header", "-H", help="A header: name=text, or name:=JSON for other types. Repeatable."),
 ]
 Persistent: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--persistent/--transient",
-        help="Whether it survives a restart of the broker (it does, unless said).",
+        help="Whether messages survive a restart of the broker (default: persistent).",
         show_default=False,
     ),
 ]
-Mandatory: TypeAlias = Annotated[bool, typer.Option(help="A message that no queue takes comes back.")]
-Window: TypeAlias = Annotated[int, typer.Option(min=1, help="So many may be unconfirmed at a time.")]
+Mandatory: TypeAlias = Annotated[bool, typer.Option(help="Report messages that no queue takes as returned.")]
+Window: TypeAlias = Annotated[int, typer.Option(min=1, help="Maximum number of unconfirmed messages.")]
 TimeoutS: TypeAlias = Annotated[
     float, typer.Option("--timeout", callback=positive, help="Seconds to wait for a confirm.")
 ]
-Repeat: TypeAlias = Annotated[int, typer.Option(min=1, help="Publish each message so many times.")]
+Repeat: TypeAlias = Annotated[int, typer.Option(min=1, help="How often to publish each message.")]
 FailedFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--failed", dir_okay=False, help="Append what is not confirmed to this file, for publish -e."
+        "--failed", dir_okay=False, help="Append unconfirmed messages to this file, for publish -e."
     ),
 ]
 
@@ -102,7 +102,7 @@ def publish(
     connect_timeout: ConnectS = CONNECT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages from files or from stdin, and wait until the broker has confirmed each.
+    """Publish messages from files or from stdin, and wait for the broker to confirm each.
 
     leveret publish --queue orders --format jsonl orders.jsonl
     """
@@ -119,7 +119,7 @@ def publish(
     topology = _topology(queue) if queue and declare else None
 
     async def work(interruption: Interruption) -> int:
-        with ExitStack() as held:
+        with ExitStack() as stack:
             publishing = Publishing(
                 screen,
                 interruption,
@@ -127,14 +127,14 @@ def publish(
                 repeat=repeat,
                 rate_per_s=rate,
                 total_bytes=total_bytes(inputs),
-                failed=None if failed is None else held.enter_context(_opened(failed, inputs)),
-                visible=not is_typed(inputs),
+                failed=None if failed is None else stack.enter_context(_open_failed_file(failed, inputs)),
+                visible=not is_interactive(inputs),
             )
             batches = read_files(inputs) if form == "file" else read_lines(inputs)
             async with connected(
                 url, timeout_s=connect_timeout, name="leveret publish", topology=topology
             ) as connection:
-                await _check(connection, queue, exchange)
+                await _check_target_exists(connection, queue, exchange)
                 publisher = Publisher(connection, window=window, timeout_s=timeout, mandatory=mandatory)
                 async with publisher:
                     return await publishing.run(publisher, batches)
@@ -145,58 +145,58 @@ def publish(
 def _target(
     queue: str | None, exchange: str | None, key: str | None, *, form: str, declare: bool
 ) -> tuple[str | None, str | None]:
-    """Exchange and routing key; None: as the envelope has it."""
+    """Return exchange and routing key; None stands for the one in the envelope."""
     if queue is not None and (exchange is not None or key is not None):
-        raise typer.BadParameter("--queue is one way to say where to, --exchange and --key are the other")
+        raise typer.BadParameter("use either --queue, or --exchange and --key")
     if declare and queue is None:
-        raise typer.BadParameter("--declare is for --queue")
+        raise typer.BadParameter("--declare needs --queue")
     if queue is not None:
         return "", queue
     if exchange is None and form != "envelope":
-        raise typer.BadParameter("where to? Give --queue, or --exchange and --key")
+        raise typer.BadParameter("no destination: give --queue, or --exchange and --key")
     if exchange is not None and form != "envelope":
         return exchange, key or ""
     return exchange, key
 
 
 def _topology(queue: str) -> Topology:
-    """The queue, durable; if it is there already it is taken as it is."""
+    """Return a topology with the durable queue; an existing queue is used as it is."""
     try:
         return Topology(Queue(queue), on_mismatch="ignore")
     except ValueError as error:
         raise typer.BadParameter(f"--declare: {error}") from error
 
 
-def _headers(said: list[str]) -> dict[str, Value]:
+def _headers(options: list[str]) -> dict[str, Value]:
     """
     >>> _headers(["region=eu", "tries:=3"])
     {'region': 'eu', 'tries': 3}
     """
-    found: dict[str, Value] = {}
-    for each in said:
-        name, equals, text = each.partition("=")
+    headers: dict[str, Value] = {}
+    for option in options:
+        name, equals, text = option.partition("=")
         if not equals or name in ("", ":"):
-            raise typer.BadParameter(f"--header is name=text or name:=JSON, not {each!r}")
+            raise typer.BadParameter(f"--header must be name=text or name:=JSON, not {option!r}")
         if name.endswith(":"):
             try:
-                found[name[:-1]] = cast(Value, parse_json(text.encode()))
+                headers[name[:-1]] = cast(Value, parse_json(text.encode()))
             except BadEnvelope as error:
-                raise typer.BadParameter(f"--header {each}: {error}") from error
+                raise typer.BadParameter(f"--header {option}: {error}") from error
         else:
-            found[name] = text
-    return found
+            headers[name] = text
+    return headers
 
 
-def _opened(failed: Path, inputs: list[Path]) -> IO[bytes]:
-    """The file for what is not confirmed, which must not be one that is read."""
+def _open_failed_file(failed: Path, inputs: list[Path]) -> IO[bytes]:
+    """Open the file for unconfirmed messages; refuse an input file."""
     if failed.exists() and any(path.exists() and os.path.samefile(path, failed) for path in inputs):
-        raise ClientError(f"{failed} is read already", hint="give --failed another name")
+        raise ClientError(f"{failed} is also an input", hint="give --failed another name")
     return failed.open("ab")
 
 
-async def _check(connection: Connection, queue: str | None, exchange: str | None) -> None:
-    """Whether that is there, before everything is sent to a place that is not."""
+async def _check_target_exists(connection: Connection, queue: str | None, exchange: str | None) -> None:
+    """Raise `ClientError` if the queue or exchange does not exist, before anything is published."""
     if queue is not None:
-        await queue_depth(connection, queue, hint="--declare makes it")
+        await queue_depth(connection, queue, hint="--declare creates it")
     elif exchange:
         await require_exchange(connection, exchange)

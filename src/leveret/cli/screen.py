@@ -1,7 +1,7 @@
-"""What people see: progress, notices, the sentence at the end. All of it on stderr; stdout is for programs.
+"""Messages for humans on stderr: notices, progress bars, the sentence at the end. stdout is for programs.
 
-Progress bars are shown only on a terminal. Of the toolkit's log only what concerns whoever waits in front of
-the screen is shown: the connection was lost, it is back, the broker takes no messages.
+Progress bars are shown only on a terminal. Of the toolkit's log, only what a waiting user needs is shown: the
+connection was lost, it is back, the broker takes no messages.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -22,7 +23,7 @@ _REFRESHES_PER_S: Final = 8
 
 
 class Screen:
-    """`screen.say("what happened")`; `as_json`: the result is for a program."""
+    """The user's view of a command. With `as_json`, the result goes to stdout as JSON."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -35,24 +36,30 @@ class Screen:
     def say(self, sentence: str) -> None:
         self._console.print(f"leveret: {sentence}")
 
+    def fail(self, sentence: str) -> NoReturn:
+        """Print the sentence and end the command with exit code 1."""
+        self.say(sentence)
+        raise typer.Exit(1)
+
     def list(self, line: str) -> None:
-        """One of several things that were announced by a sentence."""
+        """Print one indented item of a list."""
         self._console.print(f"  {line}")
 
     def result(self, account: Mapping[str, object], sentence: str) -> None:
-        """The end of it: the account as JSON on stdout, or the sentence."""
+        """Print the result of the command: the account as JSON on stdout, or the sentence on stderr."""
         if self._as_json:
             show_json(account)
         else:
             self.say(sentence)
 
     def gauge(self, verb: str, *, visible: bool = True) -> Gauge:
-        """A progress bar; not `visible` where it would stand in the way of the output."""
+        """Return a progress bar. Pass `visible=False` where it would be mixed with the output."""
         return Gauge(self._console, verb, visible=visible and self._console.is_terminal)
 
 
 class Gauge:
-    """
+    """A progress bar.
+
     with screen.gauge("publishing") as gauge:
         gauge.show(1200, done=0.4, more="17 unconfirmed")
     """
@@ -62,13 +69,13 @@ class Gauge:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
-            TextColumn("{task.fields[said]}", markup=False),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
             transient=True,
             refresh_per_second=_REFRESHES_PER_S,
             disable=not visible,
         )
-        self._task = self._progress.add_task(verb, total=None, said="")
+        self._task = self._progress.add_task(verb, total=None, text="")
         self._started_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -88,19 +95,19 @@ class Gauge:
         return count / max(self.elapsed_s, 1e-6)
 
     def show(self, count: int, *, done: float | None = None, more: str = "") -> None:
-        """So many messages; `done` is the share of the whole, where that is known."""
+        """Show a count of messages; `done` is the completed share, from 0 to 1, if known."""
         if not self._progress.disable:
             self.tell(f"{count:,} messages  {self.rate_per_s(count):,.0f}/s  {more}", done)
 
-    def tell(self, said: str, done: float | None = None) -> None:
-        """What is being done, in words."""
+    def tell(self, text: str, done: float | None = None) -> None:
+        """Show what is being done, in words."""
         if not self._progress.disable:
             total = None if done is None else 1.0
-            self._progress.update(self._task, total=total, completed=done or 0.0, said=said)
+            self._progress.update(self._task, total=total, completed=done or 0.0, text=text)
 
 
 class _Notices(logging.Handler):
-    """What of the log is for people."""
+    """Shows the toolkit's log records about the connection."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__()
@@ -111,9 +118,9 @@ class _Notices(logging.Handler):
             self._screen.say(record.getMessage())
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """
     >>> counted(1, "message"), counted(1200, "message")
     ('1 message', '1,200 messages')
     """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,35 +1,43 @@
 """`leveret serve`: the options of the broker as a process, and what its failures look like.
 
 `broker_process` does the work. Only `leveret serve` imports it: with the broker the other commands would take
-half as long again to start.
+half as long again to start. Each option is a setting of `leveret.server.settings` with a shorter name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 import typer
 
 from leveret.cli import preflight
+from leveret.cli.config import ConfigFile, Set, load, read_again
 from leveret.cli.cpu_scheduling import keep_to, parse_cpus, set_priority
 from leveret.cli.preflight import Listener
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.tls import OFF
 from leveret.storage.errors import StorageError
 
-_HTTP_PORT = 15672
-_FLIGHT_PORT = 8815
-_TLS_PORT = 5671
-_HTTPS_PORT = 15671
+if TYPE_CHECKING:
+    from leveret.server.configuration import Configuration
+
 _PORT_MAX = 65535
 
 
+Host: TypeAlias = Annotated[
+    str | None, typer.Option(help="Address to listen on; 127.0.0.1 if it is not given.", show_default=False)
+]
 Port: TypeAlias = Annotated[
-    int,
-    typer.Option(min=OFF, max=_PORT_MAX, help="Port for AMQP; 0 picks a free one, -1 is off: over TLS only."),
+    int | None,
+    typer.Option(
+        min=OFF,
+        max=_PORT_MAX,
+        help="Port for AMQP; 0 picks a free one, -1 is off: over TLS only. 5672 if it is not given.",
+        show_default=False,
+    ),
 ]
 HttpPort: TypeAlias = Annotated[
     int | None,
@@ -96,12 +104,17 @@ Nice: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-DataDir: TypeAlias = Annotated[Path, typer.Option(help="Where messages and definitions are kept.")]
+DataDir: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where messages and definitions are kept; leveret-data if it is not given.", show_default=False
+    ),
+]
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Port = 5672,
+    host: Host = None,
+    port: Port = None,
     http_port: HttpPort = None,
     flight_port: FlightPort = None,
     tls_cert: TlsCert = None,
@@ -110,75 +123,76 @@ def serve(
     https_port: HttpsPort = None,
     cpus: Cpus = None,
     nice: Nice = None,
-    data_dir: DataDir = Path("leveret-data"),
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Set = None,
 ) -> None:
     """Run the broker until it is told to stop (Ctrl-C or SIGTERM)."""
+    flags = _given(
+        {
+            "listeners.host": ("--host", host),
+            "listeners.amqp_port": ("--port", port),
+            "listeners.http_port": ("--http-port", http_port),
+            "listeners.flight_port": ("--flight-port", flight_port),
+            "listeners.amqps_port": ("--tls-port", tls_port),
+            "listeners.https_port": ("--https-port", https_port),
+            "tls.certificate": ("--tls-cert", tls_cert),
+            "tls.key": ("--tls-key", tls_key),
+            "process.cpus": ("--cpus", cpus),
+            "process.nice": ("--nice", nice),
+            "data.directory": ("--data-dir", data_dir),
+        }
+    )
+    configuration = load(config, assignments or (), flags)
+    _run(configuration, lambda: read_again(config, assignments or (), flags))
+
+
+def _given(options: Mapping[str, tuple[str, object]]) -> dict[str, tuple[str, str]]:
+    """Return the options that are on the command line, by setting."""
+    return {name: (flag, str(value)) for name, (flag, value) in options.items() if value is not None}
+
+
+def _run(configuration: Configuration, read_configuration: Callable[[], Configuration]) -> None:
     from leveret.cli import broker_process
-    from leveret.fronts.flight.endpoint import FlightSettings
+    from leveret.server import logs
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-
-    def or_usual(chosen: int | None, usual: int) -> int:
-        """With a free port for AMQP the others are free ones too."""
-        return chosen if chosen is not None else usual if port else 0
-
-    http_port = or_usual(http_port, _HTTP_PORT)
-    flight_port = or_usual(flight_port, _FLIGHT_PORT)
-    tls = _tls(tls_cert, tls_key, or_usual(tls_port, _TLS_PORT), or_usual(https_port, _HTTPS_PORT))
-    if port == OFF and tls is None:
-        raise typer.BadParameter("nobody could connect: give --tls-cert, for TLS", param_hint="--port")
-    listeners = _listeners(port, http_port, tls)
-    bulk = Listener("Arrow Flight", "--flight-port", flight_port if find_spec("pyarrow") else OFF)
+    host = configuration["listeners.host"]
+    listeners = _listeners(configuration)
+    directory = Path(configuration["data.directory"])
     try:
-        preflight.check(host, listeners, bulk, data_dir, tls)
+        logs.set_up(configuration)
+    except OSError as error:
+        _fail(f"the log {configuration['log.file']} can't be written: {error.strerror} (see log.file)")
+    try:
+        preflight.check(host, listeners[:-1], listeners[-1], directory, configuration.tls)
     except preflight.StartRefused as refused:
         _fail(str(refused))
-    others = keep_to(parse_cpus(cpus)) if cpus is not None else frozenset()
-    set_priority(nice)
-    flight = FlightSettings(
-        str(data_dir),
-        host,
-        flight_port,
-        None if tls is None else tls.certificate,
-        None if tls is None else tls.key,
-        tuple(sorted(others)),
-    )
+    cpus = configuration["process.cpus"]
+    others = keep_to(parse_cpus(cpus)) if cpus else frozenset()
+    set_priority(configuration["process.nice"])
     try:
         failed = asyncio.run(
-            broker_process.serve(
-                host,
-                port,
-                http_port,
-                data_dir,
-                flight=None if flight_port == OFF else flight,
-                tls=tls,
-            )
+            broker_process.serve(configuration, read_configuration, flight_cpus=tuple(sorted(others)))
         )
     except (StorageError, OSError) as error:
-        _fail(preflight.explained(error, host, [*listeners, bulk]))
+        _fail(preflight.explained(error, host, listeners))
     if failed:
         raise typer.Exit(1)
 
 
-def _listeners(port: int, http_port: int, tls: TlsSettings | None) -> list[Listener]:
-    """Return what is listened on beside Flight, with the options that choose the ports."""
-    listeners = [Listener("AMQP", "--port", port), Listener("HTTP", "--http-port", http_port)]
-    if tls is not None:
+def _listeners(configuration: Configuration) -> list[Listener]:
+    """Return what is listened on, with the options that choose the ports; Flight comes last."""
+    listeners = [
+        Listener("AMQP", "--port", configuration.port("amqp_port")),
+        Listener("HTTP", "--http-port", configuration.port("http_port")),
+    ]
+    if (tls := configuration.tls) is not None:
         listeners.append(Listener("AMQP over TLS", "--tls-port", tls.port))
         listeners.append(Listener("HTTPS", "--https-port", tls.http_port))
-    return listeners
+    flight_port = configuration.port("flight_port") if find_spec("pyarrow") else OFF
+    return [*listeners, Listener("Arrow Flight", "--flight-port", flight_port)]
 
 
 def _fail(sentence: str) -> NoReturn:
     typer.echo(f"leveret: {sentence}", err=True)
     raise typer.Exit(1)
-
-
-def _tls(certificate: Path | None, key: Path | None, port: int, http_port: int) -> TlsSettings | None:
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise typer.BadParameter(
-            "a certificate needs its key, and the other way round", param_hint="--tls-key"
-        )
-    return TlsSettings(port, http_port, str(certificate), str(key))

@@ -1,7 +1,7 @@
-"""Tables and pages on stdout: what was asked for, for people who read it or pass it on to grep.
+"""Tables, pages and JSON on stdout, for people to read or to pass on to grep.
 
-Owns the look of tables, the width (a pipe has none), and that nothing a client has called something can move
-the cursor or change colours: what is not printable is shown as a question mark.
+Owns the look of tables and their width (unlimited in a pipe). The rule: text that a client has chosen can't
+move the cursor or change colours, because characters that are not printable are shown as question marks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIPE_WIDTH = 1000
 
 
 class Page:
-    """`page.table(("group", "lag"), rows)`; `page.line("…")`."""
+    """Lines and tables on stdout: `page.table(("group", "lag"), rows)`; `page.line("…")`."""
 
     def __init__(self) -> None:
         console = Console(highlight=False, markup=False, emoji=False)
@@ -41,39 +41,40 @@ class Page:
         self._console.print(*parts, sep="")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Numbers are on the right, also where some are a dash because there is none."""
-        listed = [list(row) for row in rows]
+        """Print a table. Columns of numbers are right-aligned, even if a dash replaces a missing number."""
+        rows = [list(row) for row in rows]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for place, name in enumerate(columns):
-            cells = [row[place] for row in listed if row[place] not in ("–", "-")]
+        for column, name in enumerate(columns):
+            cells = [row[column] for row in rows if row[column] not in ("–", "-")]
             numbers = bool(cells) and all(isinstance(cell, int) for cell in cells)
             table.add_column(name, justify="right" if numbers else "left", overflow="fold")
-        for row in listed:
+        for row in rows:
             table.add_row(*map(_cell, row))
         self._console.print(table)
 
 
 def _cell(value: object) -> Text:
-    return Text(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value)))
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return Text(f"{value:,}" if is_number else printable(str(value)))
 
 
-def plain(text: str) -> str:
-    """What some client has called something, without what a terminal would obey.
+def printable(text: str) -> str:
+    """Replace control characters, which a terminal would obey, by question marks.
 
-    >>> plain("a\\x1b[31mb")
+    >>> printable("a\\x1b[31mb")
     'a?[31mb'
     """
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def show_json(found: object) -> None:
-    """In letters, where stdout has them all, else as JSON writes them for ASCII."""
-    has_all = codecs.lookup(sys.stdout.encoding or "ascii").name.startswith("utf")
-    typer.echo(json.dumps(found, ensure_ascii=not has_all))
+def show_json(value: object) -> None:
+    """Print JSON on stdout; escape what is not ASCII unless stdout is Unicode."""
+    is_unicode = codecs.lookup(sys.stdout.encoding or "ascii").name.startswith("utf")
+    typer.echo(json.dumps(value, ensure_ascii=not is_unicode))
 
 
-def allow_all_letters() -> None:
-    """A letter that an output does not have is written as its number, and is no error."""
+def escape_unencodable_characters() -> None:
+    """Write characters that stdout or stderr can't encode as backslash escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

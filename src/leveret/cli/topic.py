@@ -1,7 +1,7 @@
-"""`leveret topic create|list|show|delete`: messages spread over streams by their keys.
+"""`leveret topic create|list|show|delete`: topics, which spread messages over streams by their routing keys.
 
-Parses, asks the broker's HTTP API, prints. A topic is an exchange with streams bound to it, so that messages
-come in with any AMQP client: `leveret publish --exchange orders --key customer-7`.
+Parses, calls the broker's HTTP API, prints. A topic is an exchange with streams bound to it, so any AMQP
+client can publish to it: `leveret publish --exchange orders --key customer-7`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, make_sure, spoken
+from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, confirm, exit_on_error
 from leveret.cli.options import AsJson
-from leveret.cli.screen import Screen, counted
+from leveret.cli.screen import counted
 from leveret.cli.tables import Page, show_json
 
-topic = typer.Typer(help="Make topics, and look at them.", no_args_is_help=True)
+topic = typer.Typer(help="Create, show and delete topics.", no_args_is_help=True)
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="The topic's name.")]
 
@@ -28,7 +28,7 @@ _COLUMNS: Final = {
     "max bytes": "max_bytes",
     "groups": "groups",
 }
-_PARTITION: Final = {
+_PARTITION_COLUMNS: Final = {
     "partition": "stream",
     "first": "first",
     "end": "end",
@@ -43,43 +43,41 @@ def create(
     name: Name,
     partitions: Annotated[
         int | None,
-        typer.Option(help="How many streams it has (1); more for one that is there.", show_default=False),
+        typer.Option(
+            help="Number of partitions (default: 1). An existing topic can get more.", show_default=False
+        ),
     ] = None,
     max_age: Annotated[
         str | None,
-        typer.Option(help="How long messages are kept: 7D, 12h, with Y M D h m s.", show_default=False),
+        typer.Option(help="How long messages are kept: 7D, 12h; units Y M D h m s.", show_default=False),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(help="How much each partition keeps, about.", show_default=False)
+        int | None, typer.Option(help="Approximate size that each partition keeps.", show_default=False)
     ] = None,
     http: Http = DEFAULT_HTTP,
     vhost: Vhost = "/",
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic, or more partitions for one that is there.
+    """Create a topic, or add partitions to an existing one.
 
     leveret topic create orders --partitions 8 --max-age 7D
     """
-    wanted = {"partitions": partitions, "max_age": max_age, "max_bytes": max_bytes}
-    body = {field: value for field, value in wanted.items() if value is not None}
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
-        made = Api(http, vhost=vhost).put("topics", name, body=body)
-    screen.result(made, f"topic '{name}' has {counted(len(made['partitions']), 'partition')}")
+    body = {"partitions": partitions, "max_age": max_age, "max_bytes": max_bytes}
+    with exit_on_error(as_json=as_json) as screen:
+        created = Api(http, vhost=vhost).put("topics", name, body=body)
+    screen.result(created, f"topic '{name}' has {counted(len(created['partitions']), 'partition')}")
 
 
 @topic.command(name="list")
 def list_topics(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False) -> None:
     """List all topics."""
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
-        found = Api(http, vhost=vhost).get("topics")
+    with exit_on_error(as_json=as_json) as screen:
+        topics = Api(http, vhost=vhost).get("topics")
     if as_json:
-        show_json(found)
-    elif found:
-        Page().table(
-            tuple(_COLUMNS), [[_shown(each[field]) for field in _COLUMNS.values()] for each in found]
-        )
+        show_json(topics)
+    elif topics:
+        rows = [[_cell(topic_json[field]) for field in _COLUMNS.values()] for topic_json in topics]
+        Page().table(tuple(_COLUMNS), rows)
     else:
         screen.say(f"there are no topics in vhost '{vhost}'")
 
@@ -87,18 +85,21 @@ def list_topics(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson =
 @topic.command()
 def show(name: Name, http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False) -> None:
     """Show a topic: its partitions, and the groups that read it."""
-    with spoken(Screen(as_json=as_json)):
-        found = Api(http, vhost=vhost).get("topics", name)
+    with exit_on_error(as_json=as_json):
+        topic_json = Api(http, vhost=vhost).get("topics", name)
     if as_json:
-        show_json(found)
+        show_json(topic_json)
         return
     page = Page()
-    rows = [[each[field] for field in _PARTITION.values()] for each in found["partitions"]]
-    page.table(tuple(_PARTITION), rows)
-    if found["groups"]:
+    page.table(
+        tuple(_PARTITION_COLUMNS),
+        [[part[field] for field in _PARTITION_COLUMNS.values()] for part in topic_json["partitions"]],
+    )
+    if topic_json["groups"]:
         page.line()
         page.table(
-            ("group", "mode", "lag"), [[each["name"], each["mode"], each["lag"]] for each in found["groups"]]
+            ("group", "mode", "lag"),
+            [[group["name"], group["mode"], group["lag"]] for group in topic_json["groups"]],
         )
 
 
@@ -106,15 +107,14 @@ def show(name: Name, http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJ
 def delete(
     name: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False
 ) -> None:
-    """Delete a topic with all that is in it; groups that read it must be deleted before."""
-    make_sure(f"Delete topic '{name}' and all messages in it?", yes=yes)
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
+    """Delete a topic and all its messages. Delete the groups that read it first."""
+    confirm(f"Delete topic '{name}' and all messages in it?", yes=yes)
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost=vhost).delete("topics", name)
     screen.result({"deleted": name}, f"topic '{name}' is deleted")
 
 
-def _shown(value: Any) -> object:
+def _cell(value: Any) -> object:
     if isinstance(value, list):
         return ", ".join(value)
     return "" if value is None else value

@@ -1,8 +1,8 @@
-"""`leveret users`: who there is, and what they may do; made, changed and deleted.
+"""`leveret users`: list, create, permit, delete and recover users.
 
-Parses, asks the broker's HTTP API, prints. A password is asked for, or read from a file: on a command line
-others could see it. What a name, a tag or a right may be is the broker's to say. Only `recover` works without
-the broker, on its files.
+Parses, calls the broker's HTTP API, prints. A password is prompted for or read from a file, because others
+could see it on a command line. The broker decides which names, tags and permissions are valid. Only `recover`
+works without the broker, on its files.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, make_sure, spoken
+from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, confirm, exit_on_error
 from leveret.cli.options import AsJson
 from leveret.cli.screen import Screen
 from leveret.cli.tables import Page, show_json
 
-users = typer.Typer(help="Make users, and say what they may do.", no_args_is_help=True)
+users = typer.Typer(help="Manage users and their permissions.", no_args_is_help=True)
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="The user's name.")]
 PasswordFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(help="A file whose first line is the password; - is stdin. Without it: asked for."),
+    typer.Option(help="File whose first line is the password; - is stdin. Without it, the command asks."),
 ]
 
-_RIGHTS: Final = ("configure", "write", "read")
+_PERMISSIONS: Final = ("configure", "write", "read")
 
 
 @users.command(name="list")
 def list_users(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False) -> None:
-    """List all users, with what they may do in the virtual host."""
-    with spoken(Screen(as_json=as_json)):
+    """List all users, with their permissions in the virtual host."""
+    with exit_on_error(as_json=as_json):
         api = Api(http, vhost=vhost)
-        rights = {each["user"]: each for each in api.get("permissions")}
-        found = [{**each, "permissions": rights.get(each["name"])} for each in api.get("users")]
+        permissions = {row["user"]: row for row in api.get("permissions")}
+        users_json = [{**user, "permissions": permissions.get(user["name"])} for user in api.get("users")]
     if as_json:
-        show_json(found)
+        show_json(users_json)
         return
     rows = []
-    for each in found:
-        may = each["permissions"] or dict.fromkeys(_RIGHTS, "")
-        rows.append([each["name"], ", ".join(each["tags"]), *(may[right] for right in _RIGHTS)])
-    Page().table(("user", "tags", *_RIGHTS), rows)
+    for user in users_json:
+        patterns = user["permissions"] or dict.fromkeys(_PERMISSIONS, "")
+        rows.append([user["name"], ", ".join(user["tags"]), *(patterns[name] for name in _PERMISSIONS)])
+    Page().table(("user", "tags", *_PERMISSIONS), rows)
 
 
 @users.command()
@@ -52,18 +52,17 @@ def create(
     password_file: PasswordFile = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="administrator, monitoring, management; may be repeated.", show_default=False),
+        typer.Option(help="administrator, monitoring or management; repeatable.", show_default=False),
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user, or give one a new password and these tags. What it may do is said with `permit`.
+    """Create a user, or replace the password and tags of one. Grant permissions with `permit`.
 
     leveret users create spark --password-file spark.password
     """
-    screen = Screen(as_json=as_json)
     body = {"password": _password(password_file), "tags": tag or []}
-    with spoken(screen):
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost="/").put("users", name, body=body)
     screen.result({"user": name, "tags": body["tags"]}, f"user '{name}' can log in with this password")
 
@@ -71,30 +70,35 @@ def create(
 @users.command()
 def permit(
     name: Name,
-    configure: Annotated[str, typer.Option(help="What it may declare and delete.")] = "",
-    write: Annotated[str, typer.Option(help="What it may publish to.")] = "",
-    read: Annotated[str, typer.Option(help="What it may consume, look into and purge.")] = "",
+    configure: Annotated[
+        str, typer.Option(help="Regular expression: what the user may declare and delete.")
+    ] = "",
+    write: Annotated[str, typer.Option(help="Regular expression: what the user may publish to.")] = "",
+    read: Annotated[
+        str, typer.Option(help="Regular expression: what the user may consume, inspect and purge.")
+    ] = "",
     http: Http = DEFAULT_HTTP,
     vhost: Vhost = "/",
     as_json: AsJson = False,
 ) -> None:
-    """Say what a user may do in a virtual host: three regular expressions over names; '' is nothing.
+    """Set a user's permissions in a virtual host: regular expressions over names; '' permits nothing.
 
     leveret users permit spark --read '^orders$' --write '^results$'
     """
-    rights = {"configure": configure, "write": write, "read": read}
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
-        Api(http, vhost=vhost).put("permissions", name, body=rights)
-    screen.result({"user": name, "vhost": vhost, **rights}, f"user '{name}' may enter vhost '{vhost}'")
+    permissions = {"configure": configure, "write": write, "read": read}
+    with exit_on_error(as_json=as_json) as screen:
+        Api(http, vhost=vhost).put("permissions", name, body=permissions)
+    screen.result(
+        {"user": name, "vhost": vhost, **permissions},
+        f"permissions of user '{name}' in vhost '{vhost}' are set",
+    )
 
 
 @users.command()
 def delete(name: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
-    """Delete a user, and close its connections."""
-    make_sure(f"Delete user '{name}'?", yes=yes)
-    screen = Screen(as_json=as_json)
-    with spoken(screen):
+    """Delete a user and close its connections."""
+    confirm(f"Delete user '{name}'?", yes=yes)
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost="/").delete("users", name)
     screen.result({"deleted": name}, f"user '{name}' is deleted")
 
@@ -102,13 +106,13 @@ def delete(name: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJ
 @users.command()
 def recover(
     name: Name,
-    data_dir: Annotated[Path, typer.Option(help="The data directory of a broker that is stopped.")] = Path(
+    data_dir: Annotated[Path, typer.Option(help="Data directory of a stopped broker.")] = Path(
         "leveret-data"
     ),
     password_file: PasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an administrator in a data directory that has none. The broker must be stopped.
+    """Create an administrator in a data directory that has none. Stop the broker first.
 
     leveret users recover admin --data-dir leveret-data
     """
@@ -118,12 +122,11 @@ def recover(
     screen = Screen(as_json=as_json)
     password = _password(password_file).encode("utf-8", "surrogateescape")
     if not name or not password:
-        raise typer.BadParameter("a name and a password have at least one character")
+        raise typer.BadParameter("name and password must not be empty")
     try:
         vhosts = make_administrator(data_dir, name, password)
     except (NoDataDirectory, StorageError) as error:
-        screen.say(str(error))
-        raise typer.Exit(1) from error
+        screen.fail(str(error))
     result = {"user": name, "tags": ["administrator"], "vhosts": vhosts}
     screen.result(result, f"user '{name}' is an administrator of {data_dir}: start the broker")
 
@@ -131,7 +134,9 @@ def recover(
 def _password(file: Path | None) -> str:
     if file is None:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody is there to be asked for a password: --password-file")
+            raise typer.BadParameter(
+                "can't ask for a password, because stdin is not a terminal: use --password-file"
+            )
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()

@@ -1,4 +1,4 @@
-"""The client toolkit: a receipt for every publish, a decision for every delivery; on any AMQP 0-9-1 broker.
+"""The client toolkit for AMQP 0-9-1 brokers: a receipt for every publish, a decision for every delivery.
 
     from leveret.client import App, Connection, Park, Publisher, Retry
 

@@ -1,10 +1,9 @@
-"""Acks on their way to the broker: as few frames as possible, and never one for what is not done.
+"""Acks on their way to the broker: as few frames as possible, and never one for an unsettled delivery.
 
-Tags of a channel are dense and grow by one. What is done below the lowest tag that is not goes out as one
-ack with `multiple`; what is done above a hole is acked by itself. Everything that is settled in one turn of
-the event loop goes out together at its end. When the channel ends, so does its ledger: acks that come later
-are *stale*, counted and reported, and nothing is written. The marks of what has begun leave with the acks:
-behind them, and only for what is not done.
+Tags of a channel are dense and grow by one. Acks below the lowest unsettled tag go out as one ack with
+`multiple`, and each ack above it as a frame of its own. The acks of one turn of the event loop are written
+together at its end. When the channel ends, so does its ledger: later acks are *stale*, which is counted and
+reported, and nothing is written. Begun marks follow the acks, for deliveries that are not settled yet.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ _MARK_EVERY_S: Final = 0.001
 
 
 class Settled(Enum):
-    """What came of an ack, a nack or a reject."""
+    """The result of an ack, a nack or a reject."""
 
     SENT = "sent"
     STALE = "stale"
-    """The channel it came on has ended; the broker delivers it again."""
+    """The delivery's channel has ended. The broker delivers the message again."""
     TWICE = "twice"
-    """It was settled before."""
+    """The delivery was settled before."""
     NOT_NEEDED = "not needed"
-    """It was settled when it was delivered (ack="none")."""
+    """The broker settled the delivery when it sent it (ack="none")."""
 
 
 class Settleable(Protocol):
-    """A delivery, as far as its ledger looks at it."""
+    """The attributes of a delivery that its ledger uses."""
 
     tag: int
     settled: bool
@@ -52,24 +51,25 @@ D = TypeVar("D", bound=Settleable)
 
 
 class Ledger(Generic[D]):
-    """What is settled of one channel's deliveries: `ledger.ack(delivery)`."""
+    """The unsettled deliveries of one channel, and acks to be written: `ledger.ack(delivery)`."""
 
     def __init__(self, channel: Channel, *, stale: Callable[[D], None], no_ack: bool = False) -> None:
-        """`stale` is told of deliveries that are settled too late."""
+        """`stale` is called with deliveries that are settled after their channel has ended."""
         self._channel = channel
         self._stale = stale
         self._no_ack = no_ack
         self._open: set[int] = set()
-        """Tags that are not settled: no more than the broker may send unacked."""
+        """Unsettled tags. The prefetch bounds their number."""
         self._low = self._next = 1
-        """Below the first all are settled, below the second all have come."""
+        """All tags below `_low` are settled. All tags below `_next` have been delivered."""
         self._acked: set[int] = set()
-        """Done, and not yet said."""
+        """Tags whose ack is to be written."""
         self._begun: list[int] = []
-        """Begun, and not yet said."""
+        """Tags whose begun mark is to be written."""
         self._marked_s = 0.0
         """When marks were last written without waiting for the end of the turn."""
         self._due = False
+        """Whether `flush` is called at the end of the turn."""
 
     @property
     def channel(self) -> Channel:
@@ -77,15 +77,15 @@ class Ledger(Generic[D]):
 
     @property
     def broker_counts(self) -> bool:
-        """Whether the broker counts attempts; others count deliveries, also those that no handler saw."""
+        """Whether the broker counts attempts. Others count deliveries, also those that no handler saw."""
         return self._channel.session.is_leveret
 
     @property
     def alive(self) -> bool:
         return self._channel.open
 
-    def came(self, tag: int) -> None:
-        """There is a delivery with this tag."""
+    def add(self, tag: int) -> None:
+        """Enter the tag of a new delivery."""
         if not self._no_ack:
             self._open.add(tag)
             self._next = tag + 1
@@ -96,19 +96,19 @@ class Ledger(Generic[D]):
         return self.nack(delivery, requeue=decision is Decision.REQUEUE)
 
     def ack(self, delivery: D) -> Settled:
-        if (wrong := self._taken(delivery)) is not None:
-            return wrong
+        if (refusal := self._cross_off(delivery)) is not None:
+            return refusal
         self._acked.add(delivery.tag)
         self._flush_soon()
         return Settled.SENT
 
     def begin(self, delivery: D) -> None:
-        """A handler begins with the delivery, and the broker counts that."""
+        """Note that a handler begins with the delivery, which the broker counts as an attempt."""
         self._begun.append(delivery.tag)
         self._flush_soon()
 
     def write_marks(self, *, at_once: bool) -> None:
-        """Writes what has begun before this returns, if that is asked for, or was not done lately."""
+        """Write the begun marks before this returns if `at_once`, or if the last time was not just now."""
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._marked_s >= _MARK_EVERY_S:
             self._marked_s = now_s
@@ -116,19 +116,19 @@ class Ledger(Generic[D]):
             self._channel.session.flush()
 
     def nack(self, delivery: D, *, requeue: bool) -> Settled:
-        if (wrong := self._taken(delivery)) is not None:
-            return wrong
+        if (refusal := self._cross_off(delivery)) is not None:
+            return refusal
         bits = _REQUEUE if requeue else 0
         number = self._channel.number
         self._channel.session.send(_NACK_FRAME.pack(1, number, 13, 60, _NACK, delivery.tag, bits, END))
         return Settled.SENT
 
     def settled_otherwise(self, delivery: D) -> Settled:
-        """The delivery goes back by other means than a nack: it is only crossed off here."""
-        return self._taken(delivery) or Settled.SENT
+        """Cross off a delivery that the caller gives back by other means than a nack."""
+        return self._cross_off(delivery) or Settled.SENT
 
-    def _taken(self, delivery: D) -> Settled | None:
-        """Marks it as settled; says why it can't be, if it can't."""
+    def _cross_off(self, delivery: D) -> Settled | None:
+        """Mark a delivery as settled. Return None, or why there is nothing to be sent."""
         if delivery.settled:
             return Settled.TWICE
         delivery.settled = True
@@ -149,7 +149,7 @@ class Ledger(Generic[D]):
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write the acks and the begun marks that are due, in one piece."""
+        """Write the acks and the begun marks that are due, in one write."""
         self._due = False
         if not self._channel.open:
             return

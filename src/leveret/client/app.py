@@ -1,4 +1,4 @@
-"""An application: its listeners, its publisher, its topology, started and stopped as one.
+"""An application: listeners, a publisher and a topology that start and stop together.
 
     app = App("amqp://localhost")
 
@@ -12,8 +12,9 @@
 
     asyncio.run(app.run())
 
-Consumers and publishers have a connection each: a broker that holds publishers back must not hold back
-acks. A listener without acks has one of its own, because it stops reading while its handlers are behind.
+The listeners share a connection, and the publisher has another, because a broker that holds publishers back
+must not hold back acks. A listener without acks has a third connection, because it stops reading while its
+handlers are behind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from leveret.amqp.tables import Value
@@ -36,7 +36,7 @@ from leveret.client.hooks import Hooks
 from leveret.client.idempotence import Seen
 from leveret.client.internal_queues import EnsuredQueues
 from leveret.client.listener import Listener, ListenerHealth
-from leveret.client.listener_options import PREFETCH, AckMode, Batch, Terms, group_prefetch
+from leveret.client.listener_options import PREFETCH, AckMode, Batch, ListenerOptions, group_prefetch
 from leveret.client.membership import Membership, Mode, Start
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Recoverer, RejectAndDontRequeue
@@ -51,7 +51,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether everything works, and if not, what does not."""
+    """What works, for a health probe."""
 
     connected: bool
     publishing: bool
@@ -61,7 +61,7 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        return self.connected and all(each.consuming for each in self.listeners)
+        return self.connected and all(listener.consuming for listener in self.listeners)
 
 
 class App:
@@ -80,8 +80,8 @@ class App:
         chance: random.Random | None = None,
         **connection: Any,
     ) -> None:
-        """`retry` and `recoverer` are for listeners that have none of their own; `grace_s` is how long
-        handlers may take to finish at the end; further arguments are `Connection`'s."""
+        """`retry` and `recoverer` are defaults for listeners. `grace_s` is how long handlers may take to
+        finish when the application stops. All other arguments are those of `Connection`."""
         self._urls = urls
         self._options = {"hooks": hooks, "name": name, **connection}
         self._topology = topology
@@ -90,7 +90,7 @@ class App:
         self._recoverer = recoverer
         self._grace_s = grace_s
         self._chance = chance or random.Random()
-        self._wanted: list[tuple[Subscription, Handler, Terms]] = []
+        self._registered: list[tuple[Subscription, Handler, ListenerOptions]] = []
         self._connections: list[Connection] = []
         self._publisher: Publisher | None = None
         self._running = False
@@ -113,12 +113,14 @@ class App:
         exclusive: bool = False,
         arguments: Mapping[str, Value] | None = None,
     ) -> Callable[[_F], _F]:
-        """Makes a function the handler of a queue; see `Terms` for the arguments."""
+        """Make a function the handler of a queue. See `ListenerOptions` for the arguments."""
         if ack == "none" and (retry or recoverer):
-            raise ValueError("with ack='none' a message is gone when it is delivered: nothing can be retried")
+            raise ValueError(
+                "retry and recoverer need acks: with ack='none' the broker forgets a message on delivery"
+            )
         if ack != "none":
             retry, recoverer = retry or self._retry, recoverer or self._recoverer
-        terms = Terms(
+        options = ListenerOptions(
             ack=ack,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -132,7 +134,7 @@ class App:
         subscription = Subscription(
             queue, prefetch, ack == "none", exclusive, arguments or {}, marks_begun=True
         )
-        return self._register(subscription, terms)
+        return self._register(subscription, options)
 
     def group_listener(
         self,
@@ -156,10 +158,10 @@ class App:
         idempotence: Seen | None = None,
         batch: Batch | None = None,
     ) -> Callable[[_F], _F]:
-        """Makes a function the handler of a group on a topic or a stream, which Leveret alone has.
+        """Make a function the handler of a group on a topic or a stream. Only Leveret has groups.
 
-        See `Membership` for what is the group's and holds for all its members, `Terms` for what is this
-        listener's. What fails goes back and waits by the group's delays, or by the `retry` policy.
+        See `Membership` for settings of the whole group, and `ListenerOptions` for those of this listener.
+        A failed message is requeued with the group's delays, or retried by the `retry` policy.
         """
         if prefetch is None:
             prefetch = group_prefetch(concurrency, batch)
@@ -173,7 +175,7 @@ class App:
             delays=delays,
             first_level=first_level,
         )
-        terms = Terms(
+        options = ListenerOptions(
             ack=ack,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -186,37 +188,37 @@ class App:
             recoverer=recoverer or self._recoverer or RejectAndDontRequeue(),
         )
         subscription = Subscription(topic, prefetch, arguments=member.arguments(), marks_begun=True)
-        return self._register(subscription, terms)
+        return self._register(subscription, options)
 
-    def _register(self, subscription: Subscription, terms: Terms) -> Callable[[_F], _F]:
+    def _register(self, subscription: Subscription, options: ListenerOptions) -> Callable[[_F], _F]:
         if self._running:
             raise ClientError("the application runs", hint="register listeners before it is started")
 
         def register(function: _F) -> _F:
-            handler = Handler(function, self._codecs, batch=terms.batch is not None)
-            if terms.ack == "manual" and not handler.is_async:
-                raise TypeError(f"{handler.name} runs in a thread, where nothing can be acked: make it async")
-            self._wanted.append((subscription, handler, terms))
+            handler = Handler(function, self._codecs, batch=options.batch is not None)
+            if options.ack == "manual" and not handler.is_async:
+                raise TypeError(f"{handler.name} would run in a thread, but ack='manual' needs an async def")
+            self._registered.append((subscription, handler, options))
             return function
 
         return register
 
     @property
     def blocking_publisher(self) -> BlockingPublisher:
-        """The same for handlers that are plain functions: its methods wait."""
+        """A publisher for handlers that are plain functions: its methods block."""
         publisher = self.publisher
         assert self._loop is not None
         return BlockingPublisher(Bridge(self._loop), publisher)
 
     @property
     def publisher(self) -> Publisher:
-        """One with confirms, for handlers; the application must run."""
+        """A publisher with confirms, for handlers. The application must run."""
         if self._publisher is None:
             raise ClientError("the application does not run", hint="use it as `async with app:`")
         return self._publisher
 
     async def start(self) -> None:
-        """Connects, declares the topology, and starts to consume; fails if the broker refuses."""
+        """Connect, declare the topology, and start to consume. Raises if the broker refuses."""
         self._running = True
         self._loop = asyncio.get_running_loop()
         try:
@@ -225,7 +227,7 @@ class App:
             self._publisher = Publisher(publishing, codecs=self._codecs)
             self._publisher.start()
             queues = EnsuredQueues(publishing, timeout_s=_DECLARE_S)
-            for subscription, handler, terms in self._wanted:
+            for subscription, handler, options in self._registered:
                 self._check_exclusive(subscription)
                 if shared.session is not None:
                     subscription.check(shared.session)
@@ -234,12 +236,13 @@ class App:
                     connection,
                     subscription,
                     handler,
-                    terms,
+                    options,
                     publisher=lambda: self.publisher,
                     queues=queues,
                     codecs=self._codecs,
                     chance=self._chance,
-                    alone=self._topology is not None and subscription.queue in self._topology.single_active(),
+                    single_active=self._topology is not None
+                    and subscription.queue in self._topology.single_active(),
                 )
                 self.listeners.append(listener)
                 listener.start()
@@ -250,21 +253,21 @@ class App:
     def _check_exclusive(self, subscription: Subscription) -> None:
         name = subscription.queue
         if subscription.no_ack and self._topology and name in self._topology.exclusive():
-            sentence = f"queue '{name}' is exclusive, and a listener without acks has a connection of its own"
+            sentence = f"queue '{name}' is exclusive, but a listener without acks has a separate connection"
             raise ClientError(sentence, hint="consume it with acks")
 
-    async def _connect(self, what: str, topology: Topology | None = None) -> Connection:
+    async def _connect(self, purpose: str, topology: Topology | None = None) -> Connection:
         name = str(self._options["name"])
-        options = {**self._options, "name": f"{name} ({what})" if name else what}
+        options = {**self._options, "name": f"{name} ({purpose})" if name else purpose}
         connection = Connection(*self._urls, topology=topology, **options)
         self._connections.append(connection)
         await connection.open()
         return connection
 
     async def stop(self) -> None:
-        """Takes nothing more, finishes or gives back what is in hand, waits for confirms, and leaves."""
+        """Stop the listeners, wait for confirms, and close the connections."""
         caller = asyncio.current_task()
-        await asyncio.gather(*(each.stop(self._grace_s, caller=caller) for each in self.listeners))
+        await asyncio.gather(*(listener.stop(self._grace_s, caller=caller) for listener in self.listeners))
         self.listeners.clear()
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
@@ -274,33 +277,32 @@ class App:
         self._running = False
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT, or until it is cancelled."""
-        told = asyncio.Event()
+        """Run until SIGTERM or SIGINT, or until the task is cancelled."""
+        must_stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
-        for each in signals:
-            loop.add_signal_handler(each, told.set)
+        for number in signals:
+            loop.add_signal_handler(number, must_stop.set)
         try:
             async with self:
-                await told.wait()
+                await must_stop.wait()
         finally:
-            for each in signals:
-                loop.remove_signal_handler(each)
+            for number in signals:
+                loop.remove_signal_handler(number)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
 
     def health(self) -> Health:
-        """How it is now; any thread may ask."""
+        """Return the present state. May be called from any thread."""
         publisher = self._publisher
+        sessions = [connection.session for connection in self._connections]
         return Health(
-            connected=bool(self._connections) and all(each.session is not None for each in self._connections),
+            connected=bool(sessions) and None not in sessions,
             publishing=publisher is not None and publisher.ready,
             blocked_by=None if publisher is None else publisher.blocked_by,
             unconfirmed=0 if publisher is None else publisher.unconfirmed_count,

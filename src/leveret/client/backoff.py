@@ -1,7 +1,7 @@
 """How long to wait before the next try: growing, bounded, with jitter.
 
-Used for reconnects and for retries alike. Randomness is passed in. Jitter picks one of sixteen steps, so
-that the delays of a policy are few: where each delay needs a queue of its own, there are few of those too.
+Reconnects and retries use it. Randomness is passed in. Jitter picks one of 17 values, because each delay of
+a retry may need a delay queue of its own.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Backoff:
     multiplier: float = 2.0
     max_s: float = 15.0
     jitter: float = 0.2
-    """The share of a delay that is left to chance: between (1 - jitter) and 1 times the delay."""
+    """The random share of a delay, which is between (1 - jitter) and 1 times the full delay."""
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, (self.initial_s, self.multiplier, self.max_s, self.jitter))):
-            raise ValueError("delays and multiplier are finite numbers")
+            raise ValueError("delays, multiplier and jitter must be finite numbers")
         if self.initial_s < 0 or self.multiplier < 1 or self.max_s < 0 or not 0 <= self.jitter <= 1:
             raise ValueError(
-                "a backoff has delays of at least 0, a multiplier of at least 1, a jitter from 0 to 1"
+                "delays must be at least 0, the multiplier at least 1, and the jitter from 0 to 1"
             )
 
     def delay_s(self, attempt: int, chance: random.Random | None = None) -> float:
-        """Before the next try after `attempt` tries, 1 for the first; without `chance` there is no jitter."""
+        """Return the delay after `attempt` tries, counted from 1. Without `chance` there is no jitter."""
         try:
             delay_s = min(self.initial_s * self.multiplier ** (attempt - 1), self.max_s)
         except OverflowError:

@@ -1,4 +1,4 @@
-"""The same, for code that blocks: scripts, threads, Spark executors.
+"""The toolkit for code that blocks: scripts, threads, Spark executors.
 
     with BlockingConnection("amqp://localhost") as connection:
         with connection.publisher() as publisher:
@@ -6,9 +6,8 @@
         for delivery in connection.consume("orders", idle_s=1):
             delivery.ack()
 
-Each connection has an event loop in a thread of its own, where the asynchronous toolkit works; a `Bridge`
-is the way there and back. Its methods may be called from any thread but that one. Make it after a fork, not
-before.
+Each connection runs the asynchronous toolkit on an event loop in its own thread. A `Bridge` hands work to
+that loop. Methods may be called from any other thread. Make a connection after a fork, not before.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import islice
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from leveret.amqp.tables import Value
@@ -35,11 +33,11 @@ from leveret.client.redrive import Redriven, redrive
 
 _T = TypeVar("_T")
 _CHUNK: Final = 2000
-"""So many messages are read, in the caller's thread, before they are handed over."""
+"""Messages that are read in the caller's thread before they are handed to the event loop."""
 
 
 class Bridge:
-    """From other threads to an event loop: `bridge.run(coroutine)`."""
+    """Hands work from other threads to an event loop: `bridge.run(coroutine)`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -47,7 +45,7 @@ class Bridge:
         self._ended = False
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs a coroutine on the loop and waits for it."""
+        """Run a coroutine on the loop and return its result."""
         try:
             return self.start(work).result()
         except CancelledError:
@@ -68,24 +66,25 @@ class Bridge:
             raise Closed("the event loop has ended") from error
 
     def check_thread(self) -> None:
-        """On the loop itself nobody may wait for the loop."""
+        """Raise if the caller is on the loop's own thread, where waiting for the loop would never end."""
         try:
-            here = asyncio.get_running_loop() is self._loop
+            is_loop_thread = asyncio.get_running_loop() is self._loop
         except RuntimeError:
-            here = False
-        if here:
+            is_loop_thread = False
+        if is_loop_thread:
             hint = "a callback must not block: hand the work to another thread, or await it"
             raise ClientError("called on the event loop's own thread, this would wait for itself", hint=hint)
 
     def end(self) -> None:
-        """Takes nothing more and cancels what still runs: nobody waits for it in vain."""
+        """Refuse further work and cancel what still runs, so that its callers do not wait for ever."""
         with self._lock:
             self._ended = True
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
 
 
 async def _cancel_all() -> None:
-    await asyncio.sleep(0)  # what was handed over before becomes a task
+    # Work that was handed over before becomes a task in this turn.
+    await asyncio.sleep(0)
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:
             task.cancel()
@@ -93,7 +92,7 @@ async def _cancel_all() -> None:
 
 
 class BlockingConnection:
-    """`BlockingConnection(*urls, topology=..., ...)`: the arguments of `Connection`."""
+    """`BlockingConnection(*urls, topology=..., ...)`, with the arguments of `Connection`."""
 
     def __init__(self, *urls: str, **options: Any) -> None:
         self._urls = urls
@@ -108,13 +107,11 @@ class BlockingConnection:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def open(self, timeout_s: float | None = None) -> None:
-        """Connects; fails if the brokers refuse, or if none answers in time."""
+        """Connect. Raises if the brokers refuse, or if none answers in time."""
         if self._thread.ident is not None:
             raise Closed("the connection was opened before")
         self._thread.start()
@@ -130,7 +127,7 @@ class BlockingConnection:
         return connection
 
     def close(self) -> None:
-        """Says goodbye; closing twice does nothing."""
+        """Close the connection. A second call does nothing."""
         self._bridge.check_thread()
         with self._lock:
             connection, self._connection = self._connection, None
@@ -153,11 +150,11 @@ class BlockingConnection:
         return self._connection
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs a coroutine of the toolkit on the connection's loop and waits for it."""
+        """Run a coroutine of the toolkit on the connection's loop and return its result."""
         return self._bridge.run(work)
 
     def publisher(self, **options: Any) -> BlockingPublisher:
-        """A publisher with the options of `Publisher`: `with connection.publisher() as publisher:`."""
+        """Make a publisher, with the options of `Publisher`: `with connection.publisher() as publisher:`."""
         return BlockingPublisher(self._bridge, Publisher(self.connection, **options))
 
     def consume(
@@ -169,9 +166,9 @@ class BlockingConnection:
         idle_s: float | None = None,
         arguments: Mapping[str, Value] | None = None,
     ) -> Iterator[BlockingDelivery]:
-        """Deliveries one after the other, until `limit` have come, or none came for `idle_s`.
+        """Yield deliveries one after the other, until there were `limit`, or none came for `idle_s`.
 
-        Each is the caller's to settle; what is not settled when the loop is left goes back to the queue.
+        The caller settles each delivery. When the loop ends, unsettled deliveries go back to the queue.
         """
         consumer = self.run(self._consumer(queue, prefetch, arguments))
         try:
@@ -191,7 +188,7 @@ class BlockingConnection:
         return await consumer.__aenter__()
 
     def redrive(self, source: str, **options: Any) -> Redriven:
-        """See `redrive`."""
+        """Move messages back to their queues; see `redrive`."""
         return self.run(redrive(self.connection, source, **options))
 
 
@@ -201,15 +198,13 @@ class BlockingPublisher:
     def __init__(self, bridge: Bridge, publisher: Publisher) -> None:
         self._bridge = bridge
         self.publisher = publisher
-        """The one that does the work, on its loop."""
+        """The publisher that does the work, on its event loop."""
 
     def __enter__(self) -> Self:
         self._bridge.run(self.publisher.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._bridge.run(self.publisher.close())
 
     def publish(
@@ -221,9 +216,9 @@ class BlockingPublisher:
         mandatory: bool | None = None,
         timeout_s: float | None = None,
         seq: int | None = None,
-        **said: Unpack[Properties],
+        **properties: Unpack[Properties],
     ) -> Receipt:
-        """Publishes and waits for the receipt; see `Publisher.publish`."""
+        """Publish a message and wait until its receipt is resolved; see `Publisher.publish`."""
         return self._bridge.run(
             self.publisher.publish(
                 body,
@@ -232,7 +227,7 @@ class BlockingPublisher:
                 mandatory=mandatory,
                 timeout_s=timeout_s,
                 seq=seq,
-                **said,
+                **properties,
             )
         )
 
@@ -245,10 +240,10 @@ class BlockingPublisher:
         mandatory: bool | None = None,
         timeout_s: float | None = None,
         seq: int | None = None,
-        **said: Unpack[Properties],
+        **properties: Unpack[Properties],
     ) -> Future[Receipt]:
-        """Waits for a place in the window only; `.result()` of what it returns is the receipt."""
-        message = Message(body, routing_key, exchange, mandatory, seq, None, said)
+        """Wait only for a place in the window. Return a future of the resolved receipt."""
+        message = Message(body, routing_key, exchange, mandatory, seq, None, properties)
         receipt = self._bridge.run(self._sent(message, timeout_s))
         return self._bridge.start(_wait_for(receipt))
 
@@ -257,15 +252,21 @@ class BlockingPublisher:
         await self.publisher.room(timeout_s)
         if timeout_s is not None:
             timeout_s -= asyncio.get_running_loop().time() - started_s
-        body, routing_key, exchange, mandatory, seq, _, said = message
         receipt = self.publisher.send(
-            body, routing_key, exchange=exchange, mandatory=mandatory, timeout_s=timeout_s, seq=seq, **said
+            message.body,
+            message.routing_key,
+            exchange=message.exchange,
+            mandatory=message.mandatory,
+            timeout_s=timeout_s,
+            seq=message.seq,
+            **message.properties,
         )
-        receipt.started_s = started_s  # the wait for a place is part of the latency
+        # The wait for a place is part of the latency.
+        receipt.started_s = started_s
         return receipt
 
     def publish_many(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> list[Receipt]:
-        """Publishes all, some thousand at a time, and waits for them; see `Publisher.publish_many`."""
+        """Publish all messages, 2,000 at a time, and wait for each chunk; see `Publisher.publish_many`."""
         receipts: list[Receipt] = []
         source = iter(messages)
         while True:
@@ -296,7 +297,8 @@ def _next_of(messages: Iterator[Message]) -> tuple[list[Message], Exception | No
     chunk: list[Message] = []
     try:
         chunk.extend(islice(messages, _CHUNK))
-    except Exception as error:  # noqa: BLE001  # the caller raises it, after the chunk
+    # The caller raises the error after the chunk is published.
+    except Exception as error:  # noqa: BLE001
         return chunk, error
     return chunk, None
 
@@ -306,7 +308,7 @@ async def _wait_for(receipt: Receipt) -> Receipt:
 
 
 class BlockingDelivery:
-    """A delivery, whose methods wait; everything else is as in `Delivery`."""
+    """A delivery whose methods block. All other attributes are those of `Delivery`."""
 
     def __init__(self, bridge: Bridge, delivery: Delivery) -> None:
         self._bridge = bridge

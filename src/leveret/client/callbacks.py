@@ -1,4 +1,4 @@
-"""Calling what users have given us: their exceptions are logged and never spread."""
+"""Calls of users' callbacks: their exceptions are logged and do not reach our code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def call_back(callback: Callable[[_T], None], argument: _T) -> None:
 
 
 def describe(error: BaseException | None) -> str:
-    """Return the `repr` of an error for people, also when that `repr` raises."""
+    """Return the `repr` of an error, or a substitute if that `repr` raises."""
     try:
         return repr(error)
-    except Exception:  # noqa: BLE001  # a `__repr__` of users may raise anything
+    # A user's `__repr__` may raise anything.
+    except Exception:  # noqa: BLE001
         return f"<{type(error).__name__}, which can't be printed>"

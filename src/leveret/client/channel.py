@@ -1,8 +1,8 @@
-"""One channel: calls and their answers, and the runs of confirms, returns and deliveries that come on it.
+"""One channel: calls and their answers; confirms, returns and deliveries.
 
 Calls are answered in their order (AMQP 0-9-1, 2.2.2), so a reply belongs to the oldest call that waits.
-What is not an answer goes to whoever owns the channel, through the `on_...` attributes. When the broker
-closes the channel, its reason goes to every call that waits and to the owner; the number is free again.
+Everything else goes to the owner of the channel, through the `on_...` attributes. When the broker closes the
+channel, its reason goes to every waiting call and to the owner, and the channel number is free again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOSE_S: Final = 5.0
 
 
 class Content(NamedTuple):
-    """A method that came with a message: basic.return or basic.get-ok."""
+    """A received method with a message: basic.return or basic.get-ok."""
 
     method: Method
     header: bytes
@@ -30,7 +30,7 @@ class Content(NamedTuple):
 
 
 class Session(Protocol):
-    """The connection of a channel, as far as channels and their owners use it (`leveret.client.session`)."""
+    """What channels and their owners use of their connection (`leveret.client.session`)."""
 
     frame_max: int
     blocked: str | None
@@ -62,7 +62,7 @@ class Channel:
         self.session = session
         self.number = number
         self.error: ClientError | None = None
-        """Why it ended; None while it is open."""
+        """Why the channel ended, or None."""
         self.on_settled: Callable[[Settlement], None] = _ignore
         self.on_returned: Callable[[Content], None] = _ignore
         self.on_deliveries: Callable[[list[tuple[bytes, bytes, bytes]]], None] = _ignore
@@ -73,17 +73,17 @@ class Channel:
 
     @property
     def open(self) -> bool:
-        """Whether something may be written on it: it has neither ended nor is it about to."""
+        """Whether the channel has neither ended nor is being closed, so that it may be written to."""
         return self.error is None and not self._closing
 
     async def call(self, method: Method) -> Method:
-        """Sends a method and waits for its answer; raises why the channel ended if that comes instead."""
+        """Send a method and return its answer. Raises the reason if the channel ends first."""
         reply = await self._ask(method)
         assert not isinstance(reply, Content)
         return reply
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Content | None:
-        """One message of the queue, if there is one."""
+        """Return one message of the queue, or None if none is ready."""
         reply = await self._ask(make(commands.Basic.Get, ticket=0, queue=queue, no_ack=no_ack))
         return reply if isinstance(reply, Content) else None
 
@@ -101,7 +101,7 @@ class Channel:
         return await answer
 
     def write(self, method: Method) -> None:
-        """Sends a method that has no answer."""
+        """Send a method that has no answer."""
         if self.open:
             self.session.write(self.number, method)
 
@@ -112,18 +112,18 @@ class Channel:
                 async with asyncio.timeout(_CLOSE_S):
                     await self._answer_to(_close())
             except ClientError:
-                return  # it is over, which is what was wanted
+                # The channel has ended, as it should.
+                return
             except TimeoutError:
                 self.session.fail(f"the broker did not answer a channel.close in {_CLOSE_S:g} s")
-                return
 
     def abandon(self) -> None:
-        """Whoever opened it has gone: it is closed without anybody waiting for that."""
+        """Close the channel without waiting for the answer."""
         if self.open:
             self._closing = True
             self.session.write(self.number, _close())
 
-    # for the session
+    # called by the session
 
     def take(self, method: Method) -> None:
         if isinstance(method, commands.Channel.Close):
@@ -152,7 +152,8 @@ class Channel:
 
     def _answer(self, reply: Method | Content) -> None:
         waiting = self._waiting.popleft()
-        if not waiting.done():  # whoever asked may have gone
+        # The caller may have been cancelled.
+        if not waiting.done():
             waiting.set_result(reply)
 
     def end(self, error: ClientError) -> None:

@@ -1,17 +1,16 @@
-"""Whom a channel was closed for: nobody says so, and it matters to everybody who was on it.
+"""Which publish the broker closed a channel for: AMQP does not say, but every receipt depends on it.
 
-The broker stops at the publish that it closes the channel for: what came before it may be stored, what came
-after it is not. Who it was is known if it was alone, or if the broker names an exchange to which only one
-was on its way. If the exchange was there and is gone, it was one of those to it, the last at the latest. If
-nobody can tell, each must be sent alone. Everything here is said of receipts; sending is left to the
-sender.
+The broker stops at the publish that it closes the channel for. Publishes before it may be stored, publishes
+after it are not. This module names the culprit where that is certain, and keeps the doubts of receipts.
+Sending is left to the sender, which sends the other messages again. If no culprit is named, the sender
+sends each message alone: then the next channel that is closed has only one publish on it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from leveret.amqp import properties
 from leveret.client.errors import ChannelClosed, ClientError
@@ -23,41 +22,29 @@ _PRECONDITION_FAILED: Final = 406
 _EXCHANGE: Final = re.compile(r"exchange '(.*?)' in vhost")
 
 
-class Judgement(NamedTuple):
-    """What becomes of the receipts that were on a channel."""
+def find_culprit(unconfirmed: Sequence[Receipt], error: ChannelClosed) -> int | None:
+    """Return the index of the publish to blame, which the broker certainly did not store, or None.
 
-    refused: list[Receipt]
-    """The culprit."""
-    lost: list[Receipt]
-    """Perhaps it, perhaps stored before it."""
-    again: list[Receipt]
-    """The others."""
-    exchange: str | None = None
-    """What is not there any more."""
-    alone: bool = False
-    """The others must be sent one at a time."""
-
-
-def judge(cut: Sequence[Receipt], error: ChannelClosed, *, in_doubt: bool) -> Judgement:
-    """`in_doubt`: somebody was on the channel who is not among these."""
-    if len(cut) == 1 and not in_doubt:
-        return Judgement(list(cut), [], [])
-    exchange = _exchange_in(error.text)
-    candidates = [number for number, receipt in enumerate(cut) if receipt.exchange == exchange]
-    if in_doubt or not candidates or (len(candidates) > 1 and error.code != _NOT_FOUND):
-        doubt(cut, Doubt.SUSPECT, error)
-        return Judgement([], [], list(cut), alone=True)
-    last = candidates[-1]
-    doubt(cut[:last], Doubt.SUSPECT, error)
-    gone = set(candidates)
-    again = [receipt for number, receipt in enumerate(cut) if number not in gone]
-    return Judgement([cut[last]], [cut[number] for number in candidates[:-1]], again, exchange)
+    With one publish on the channel, the answer is that publish. Otherwise the broker must name an exchange.
+    If one publish went to that exchange, the answer is that publish. If the exchange is missing, the answer
+    is the last publish to it: either the broker stopped there, or it had stopped before.
+    """
+    if len(unconfirmed) == 1:
+        return 0
+    match = _EXCHANGE.search(error.text)
+    if match is None:
+        return None
+    exchange = "" if match.group(1) == "amq.default" else match.group(1)
+    candidates = [index for index, receipt in enumerate(unconfirmed) if receipt.exchange == exchange]
+    if len(candidates) == 1 or (candidates and error.code == _NOT_FOUND):
+        return candidates[-1]
+    return None
 
 
-def doubt(receipts: Iterable[Receipt], why: Doubt, error: ClientError) -> None:
-    """They may be stored: they are marked before they go out again.
+def mark_doubt(receipts: Iterable[Receipt], doubt: Doubt, error: ClientError) -> None:
+    """Mark messages that may be stored, before they are sent again.
 
-    An attempt that was returned is not in doubt: it stored nothing, whether its confirm came or not.
+    An attempt that was returned leaves no doubt: it stored nothing, whether its confirm came or not.
     """
     for receipt in receipts:
         was_returned = bool(receipt.reply_code)
@@ -67,18 +54,13 @@ def doubt(receipts: Iterable[Receipt], why: Doubt, error: ClientError) -> None:
             continue
         if not receipt.doubt:
             receipt.header = properties.with_headers(receipt.header, {REPUBLISHED: True})
-        receipt.doubt |= why
+        receipt.doubt |= doubt
 
 
 def certainly_refused(receipt: Receipt, cause: ClientError | None) -> bool:
-    """Whether a refusal says all. A 406 is about the message itself, which fared no better before."""
-    itself = isinstance(cause, ChannelClosed) and cause.code == _PRECONDITION_FAILED
-    return not receipt.doubt & (Doubt.CUT_OFF if itself else Doubt.CUT_OFF | Doubt.SUSPECT)
+    """Return whether a refusal of this attempt proves that no earlier attempt stored the message.
 
-
-def _exchange_in(text: str) -> str | None:
-    """The exchange that an error of the broker's is about."""
-    found = _EXCHANGE.search(text)
-    if found is None:
-        return None
-    return "" if found.group(1) == "amq.default" else found.group(1)
+    A 406 is about the message itself, so the broker refused it in earlier attempts on closed channels too.
+    """
+    is_about_message = isinstance(cause, ChannelClosed) and cause.code == _PRECONDITION_FAILED
+    return not receipt.doubt & (Doubt.CUT_OFF if is_about_message else Doubt.CUT_OFF | Doubt.SUSPECT)

@@ -1,9 +1,8 @@
-"""Bodies to and from Python values: JSON, msgpack, text and bytes by content type, other formats registered.
+"""Bodies to and from Python values: JSON, msgpack, text and bytes by content type, and registered formats.
 
-Owns what a content type means, and what a handler's annotation asks of a body. Which message a body belongs
-to, and what happens to one that can't be converted, is left to the listener. Bodies come from the network:
-whatever the bytes and the properties, the answer is a value or `ConversionError`, and what was compressed
-takes no more memory than `max_decompressed_bytes` allows.
+This module owns the meaning of content types and of handlers' annotations. Messages whose body does not
+convert are left to the listener. Bodies come from the network, so the rule is: any bytes with any properties
+give a value or a `ConversionError`, and decompressing takes no more memory than `max_decompressed_bytes`.
 
     content type                                   Python
     application/json, …+json                       dict, list, str, number, bool, None
@@ -11,7 +10,7 @@ takes no more memory than `max_decompressed_bytes` allows.
     text/…                                         str
     application/octet-stream, none, any other      bytes
 
-`content_encoding` is a compression (gzip, deflate), or a charset, as Spring AMQP and kombu have it, or both.
+`content_encoding` is a compression (gzip, deflate), or a charset, as in Spring AMQP and kombu, or both.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _UTF8: Final = "utf-8"
 _COMPRESSIONS: Final = frozenset(("gzip", "x-gzip", "deflate"))
 _NO_ENCODINGS: Final = frozenset(("", "identity", "binary", "8bit"))
 _USUAL_ENCODINGS: Final = frozenset((None, "", "utf-8", "UTF-8"))
-# Only these: Python remembers every other name that it is asked for, without a bound, and some of what it
-# calls encodings (punycode, unicode_escape) is slow or means something else.
+# Only these are looked up: Python remembers every name that it is asked for, without a bound, and some of its
+# codecs (punycode, unicode_escape) are slow or are no charsets.
 _CHARSETS: Final = frozenset(
     (
         *("utf-8", "utf8", "utf-16", "utf-16le", "utf-16be", "utf-32", "utf-32le", "utf-32be"),
@@ -52,7 +51,8 @@ _CHARSETS: Final = frozenset(
         *("gb2312", "gbk", "gb18030", "big5", "shift-jis", "euc-jp", "iso-2022-jp", "euc-kr"),
     )
 )
-_CAUSE_CHARACTERS_MAX: Final = 1_000  # a model lists every error of a body, however many there are
+_CAUSE_CHARACTERS_MAX: Final = 1_000
+"""Length at which causes are cut: a model lists every error of a body."""
 
 _T = TypeVar("_T")
 Encode: TypeAlias = Callable[[Any], bytes]
@@ -62,7 +62,7 @@ Converter: TypeAlias = Callable[[bytes, str | None, str | None], Any]
 
 
 class Encoded(NamedTuple):
-    """A body, and the two properties that tell what it is."""
+    """A body, and the two properties that describe it."""
 
     body: bytes
     content_type: str
@@ -73,7 +73,7 @@ class Encoded(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """What the two properties say, taken apart."""
+    """The parts of content type and content encoding."""
 
     media_type: str
     charset: str
@@ -91,7 +91,8 @@ class _Form(NamedTuple):
             name, _, value = parameter.partition("=")
             if name.strip() == "charset":
                 charset = _known_charset(value.strip(" \t\"'"))
-        for word in (content_encoding or "").lower().replace(":", ",").split(","):  # Spring: gzip:UTF-8
+        # Spring AMQP writes gzip:UTF-8.
+        for word in (content_encoding or "").lower().replace(":", ",").split(","):
             encoding = word.strip()
             if encoding in _COMPRESSIONS and compression is None:
                 compression = encoding
@@ -118,7 +119,7 @@ _USUAL_FORMS: Final = {name: _Form(name, _UTF8, None) for name in (JSON, MSGPACK
 def _known_charset(name: str) -> str:
     charset = name.replace("_", "-")
     if charset not in _CHARSETS:
-        raise ConversionError(f"an encoding {name!r} is not known")
+        raise ConversionError(f"the charset {name!r} is not known")
     return charset
 
 
@@ -134,22 +135,22 @@ def _decompressed(body: bytes, compression: str, max_bytes: int) -> bytes:
     if len(plain) > max_bytes:
         raise ConversionError(
             f"a body of {len(body)} bytes is more than {max_bytes} when decompressed",
-            hint="it is rejected; if it may be that large, use Codecs(max_decompressed_bytes=...)",
+            hint="the message is rejected; to allow larger bodies, use Codecs(max_decompressed_bytes=...)",
         )
     return plain
 
 
 def _inflated(body: bytes, max_bytes: int) -> bytes:
-    """With zlib's header (RFC 1950) or, as some send it, without (RFC 1951)."""
+    """Decompress with zlib's header (RFC 1950) or without it (RFC 1951), as some clients send it."""
     has_header = len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2], "big") % 31 == 0
     stream = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
     plain = stream.decompress(body, max_bytes)
     if len(plain) < max_bytes and not stream.eof:
-        raise EOFError("it is cut off")
+        raise EOFError("the compressed data is cut off")
     return plain
 
 
-# --- pydantic, which is recognised and never imported ----------------------------------------------------
+# --- pydantic models, which are recognised by a method, so that pydantic is not imported -----------------
 
 
 def _is_model(annotation: Any) -> bool:
@@ -157,16 +158,16 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _json_of(value: Any) -> Any:
-    """For msgspec: what it does not know by itself, at any depth."""
+    """Encode a value of a type that msgspec does not know. Called at any depth."""
     if _is_model(type(value)):
         return msgspec.Raw(value.model_dump_json().encode())
-    raise NotImplementedError(f"nothing is known of the type {type(value).__name__}")
+    raise NotImplementedError(f"the type {type(value).__name__} is not known")
 
 
 def _msgpack_of(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump()
-    raise NotImplementedError(f"nothing is known of the type {type(value).__name__}")
+    raise NotImplementedError(f"the type {type(value).__name__} is not known")
 
 
 def _model_of(annotation: Any, value: Any) -> Any:
@@ -181,7 +182,7 @@ def _model_of(annotation: Any, value: Any) -> Any:
 
 
 class _Makers(NamedTuple):
-    """How values of one annotation are made: of JSON, of msgpack, of a value, of a body that says nothing."""
+    """How values of one annotation are made: of JSON, msgpack, a value, or a body without a content type."""
 
     of_json: Decode
     of_msgpack: Decode
@@ -201,7 +202,7 @@ _ANY: Final = _Makers(
     of_msgpack=msgspec.msgpack.Decoder().decode,
     of_value=_same,
     of_untyped=_same,
-    failure="a body is not what its content type says",
+    failure="the body is not what its content type says",
 )
 
 
@@ -214,18 +215,18 @@ def _json(value: Any) -> bytes:
 
 
 def _check_finite(value: Any, place: str) -> None:
-    """Raise for the first number that JSON does not have."""
+    """Raise for the first NaN or infinity, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConversionError(
-            f"JSON has no number {value} at {place or 'the value itself'}",
+            f"JSON has no number {value} (at {place or 'the top level'})",
             hint="publish None or a text instead, or use application/msgpack",
         )
     if isinstance(value, dict):
-        for name, each in value.items():
-            _check_finite(each, f"{place}.{name}" if place else str(name))
+        for name, item in value.items():
+            _check_finite(item, f"{place}.{name}" if place else str(name))
     elif isinstance(value, list | tuple):
-        for number, each in enumerate(value):
-            _check_finite(each, f"{place}[{number}]")
+        for index, item in enumerate(value):
+            _check_finite(item, f"{place}[{index}]")
 
 
 def _makers_of_model(model: Any) -> _Makers:
@@ -234,7 +235,7 @@ def _makers_of_model(model: Any) -> _Makers:
         of_msgpack=lambda body: model.model_validate(_ANY.of_msgpack(body)),
         of_value=model.model_validate,
         of_untyped=model.model_validate_json,
-        failure=f"a body is no {model.__name__}",
+        failure=f"the body is no {model.__name__}",
     )
 
 
@@ -243,21 +244,25 @@ def _makers(annotation: Any) -> _Makers:
         return _makers_of_model(annotation)
 
     def of_value(value: Any) -> Any:
-        is_text = isinstance(value, str)  # of which a number or a date may be made
+        # A text may be converted to a number or a date.
+        is_text = isinstance(value, str)
         return msgspec.convert(value, annotation, strict=not is_text, dec_hook=_model_of)
 
     try:
         of_json = msgspec.json.Decoder(annotation, dec_hook=_model_of).decode
         of_msgpack = msgspec.msgpack.Decoder(annotation, dec_hook=_model_of).decode
     except TypeError as error:
-        raise TypeError(f"no body can be made into {annotation}: {error}") from error
+        raise TypeError(f"no body can be converted to {annotation}: {error}") from error
     name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
-    return _Makers(of_json, of_msgpack, of_value, of_untyped=of_json, failure=f"a body is no {name}")
+    return _Makers(of_json, of_msgpack, of_value, of_untyped=of_json, failure=f"the body is no {name}")
 
 
 def _guarded(work: Callable[[Any], _T], value: Any, failure: str) -> _T:
-    """Whatever goes wrong with a body is the body's fault: parsers, models and own codecs raise anything, and
-    a message that can't be converted must not be taken for a broken consumer and come back for ever."""
+    """Convert a value, and turn every exception into a `ConversionError`.
+
+    Parsers, models and registered codecs may raise anything. A message that can't be converted must not look
+    like a failure of its handler, or it would be tried again for ever.
+    """
     try:
         return work(value)
     except (ConversionError, MemoryError):
@@ -270,7 +275,7 @@ def _guarded(work: Callable[[Any], _T], value: Any, failure: str) -> _T:
 
 
 class Codecs:
-    """How one application reads and writes bodies. A new one knows JSON, msgpack, text and bytes.
+    """Reads and writes the bodies of an application: JSON, msgpack, text, bytes and registered formats.
 
     >>> codecs = Codecs()
     >>> codecs.encode({"id": 7})
@@ -284,9 +289,9 @@ class Codecs:
         self._decode = self._converter(_ANY)
 
     def register(self, content_type: str, encode: Encode, decode: Decode) -> None:
-        """Another format, or another way for one that is known; to be done before converters are made.
+        """Add a format, or replace a known one. To be called before converters are made.
 
-        Whatever the two raise becomes a `ConversionError`.
+        Exceptions of both functions become a `ConversionError`.
         """
         self._own[content_type.partition(";")[0].strip().lower()] = encode, decode
         self._decode = self._converter(_ANY)
@@ -294,10 +299,10 @@ class Codecs:
     def encode(
         self, value: Any, content_type: str | None = None, *, content_encoding: str | None = None
     ) -> Encoded:
-        """Bytes are a body already and stay as they are, whatever the properties say; all else is a value.
+        """Encode a value by its content type. Bytes are not changed, whatever the content type is.
 
-        A `str` is text, unless a content type says otherwise: as JSON it becomes a JSON string, in quotes.
-        Numbers that JSON does not have (NaN, infinity) are refused as JSON, with their place in the value.
+        A `str` is text, unless the content type is another: as JSON it becomes a JSON string, in quotes.
+        NaN and infinity are refused as JSON, with their place in the value.
         """
         if isinstance(value, bytes | bytearray | memoryview):
             return Encoded(bytes(value), content_type or BYTES, content_encoding)
@@ -310,7 +315,8 @@ class Codecs:
         if form.compression is not None:
             body = _compressed(body, form.compression)
         elif content_type == TEXT and content_encoding is None:
-            content_encoding = _UTF8  # as Spring AMQP and kombu write text, and as they read it
+            # Spring AMQP and kombu write and read text in this way.
+            content_encoding = _UTF8
         return Encoded(body, content_type, content_encoding)
 
     def _writer(self, value: Any, form: _Form) -> Encode:
@@ -323,27 +329,27 @@ class Codecs:
         if isinstance(value, str):
             return lambda text: str.encode(text, form.charset)
         raise ConversionError(
-            f"nobody knows how a value of type {type(value).__name__} is written as {form.media_type}",
-            hint="give bytes, or teach it with Codecs.register",
+            f"a value of type {type(value).__name__} can't be written as {form.media_type}",
+            hint="give bytes, or add the format with Codecs.register",
         )
 
     def decode(self, body: bytes, content_type: str | None, content_encoding: str | None = None) -> Any:
-        """The value of a body, as its content type has it; bytes where that says nothing."""
+        """Return the value of a body by its content type. Without a content type it is the bytes."""
         return self._decode(body, content_type, content_encoding)
 
     def convert(
         self, body: bytes, content_type: str | None, annotation: Any, content_encoding: str | None = None
     ) -> Any:
-        """What `converter` does, for a single body."""
+        """Convert a single body, as a `converter` does."""
         return self.converter(annotation)(body, content_type, content_encoding)
 
     def converter(self, annotation: Any = Any) -> Converter:
-        """A function that makes what a handler's parameter is annotated with: made once, called per message.
+        """Return a function that converts bodies to the type of a handler's parameter.
 
-        `bytes` is the body as it came, `str` its text, whatever the content type. Nothing or `Any` is what
-        `decode` makes of it. Everything else (dataclasses, TypedDicts, pydantic models, `list[...]`, `int`,
-        `UUID` …) is made of what the content type says, and checked; a body without content type is taken for
-        JSON. `TypeError` for an annotation of which nothing can be made.
+        `bytes` gives the unchanged body, and `str` its text, whatever the content type. No annotation, or
+        `Any`, gives the result of `decode`. All other types (dataclasses, TypedDicts, pydantic models,
+        `list[...]`, `int`, `UUID` …) are made from the decoded value, and checked. A body without a content
+        type is read as JSON. `TypeError`: no body can be converted to this annotation.
         """
         if annotation is bytes or annotation is bytearray or annotation is memoryview:
             return lambda body, content_type, content_encoding: annotation(body)
@@ -354,7 +360,7 @@ class Codecs:
         return self._converter(_makers(annotation))
 
     def _converter(self, makers: _Makers) -> Converter:
-        at_once: dict[str | None, Decode] = {
+        decoders: dict[str | None, Decode] = {
             None: makers.of_untyped,
             JSON: makers.of_json,
             MSGPACK: makers.of_msgpack,
@@ -362,11 +368,11 @@ class Codecs:
             BYTES: makers.of_value,
         }
         for content_type in self._own:
-            at_once.pop(content_type, None)
+            decoders.pop(content_type, None)
 
         def convert(body: bytes, content_type: str | None, content_encoding: str | None) -> Any:
-            if content_encoding in _USUAL_ENCODINGS and (make := at_once.get(content_type)) is not None:
-                return _guarded(make, body, makers.failure)
+            if content_encoding in _USUAL_ENCODINGS and (decode := decoders.get(content_type)) is not None:
+                return _guarded(decode, body, makers.failure)
             form = _Form.parse(content_type, content_encoding)
             return _guarded(lambda data: self._made(data, form, makers), body, makers.failure)
 
@@ -378,7 +384,8 @@ class Codecs:
             return makers.of_value(self._own[form.media_type][1](plain))
         if not form.media_type:
             return makers.of_untyped(plain)
-        if form.is_json:  # in UTF-8 (RFC 8259, 8.1), but a charset that says otherwise is believed
+        if form.is_json:
+            # JSON is in UTF-8 (RFC 8259, 8.1), unless the properties name another charset.
             return makers.of_json(plain if form.charset == _UTF8 else plain.decode(form.charset).encode())
         if form.is_msgpack:
             return makers.of_msgpack(plain)
@@ -389,5 +396,5 @@ class Codecs:
 
     def _text(self, body: bytes, content_type: str | None, content_encoding: str | None) -> str:
         form = _Form.parse(content_type, content_encoding)
-        failure = f"a body is no text in {form.charset}"
+        failure = f"the body is no text in {form.charset}"
         return _guarded(lambda data: self._plain(data, form).decode(form.charset), body, failure)

@@ -1,8 +1,8 @@
-"""A connection that comes back: one session after another, over several hosts, with backoff and jitter.
+"""A connection that reconnects: one session after another, over several hosts, with backoff and jitter.
 
-Publishers and listeners are its tenants. Each new session first gets the topology declared and is then
-handed to every tenant; when it ends, each is told why. What a tenant had under way, and what it does about
-that, is its own affair. Not thread-safe: everything happens on one event loop.
+Publishers and listeners are its tenants. The topology is declared on each new session, which is then given to
+every tenant. When the session ends, each tenant gets the reason, and recovers its own work. Not thread-safe:
+everything happens on one event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import random
 import ssl
 from contextlib import suppress
-from types import TracebackType
 from typing import Protocol, Self
 
 from leveret.client.backoff import Backoff
@@ -35,23 +34,23 @@ from leveret.client.topology import Topology
 log = logging.getLogger("leveret.client")
 
 _STABLE_S = 10.0
-"""A session that lived this long was a good one: the next wait starts small again."""
+"""After a session that lasted this long, the backoff starts anew."""
 _ATTACH_AGAIN_S = 1.0
 _FATAL = (LoginRefused, TopologyMismatch, ChannelClosed)
-"""What will not get better by waiting; a first connect fails with it at once."""
+"""Errors that waiting does not mend. The first connect fails with them at once."""
 
 
 class Tenant(Protocol):
-    """Something that lives on a connection."""
+    """A user of the connection's sessions: a publisher or a consumer."""
 
     async def attach(self, session: Session) -> None:
-        """There is a session: take up the work."""
+        """Begin to use a session."""
 
     def detach(self, error: ClientError) -> None:
-        """It has ended."""
+        """Stop using the session, which has ended with this error."""
 
     def blocked(self, reason: str | None) -> None:
-        """The broker takes no messages, and why; None: it does again."""
+        """The broker takes no messages for this reason; None: it takes them again."""
 
 
 class Connection:
@@ -61,7 +60,8 @@ class Connection:
         self,
         *urls: str,
         topology: Topology | None = None,
-        backoff: Backoff = Backoff(),  # noqa: B008  (frozen)
+        # A `Backoff` is frozen, so that one default can serve all.
+        backoff: Backoff = Backoff(),  # noqa: B008
         heartbeat_s: int = HEARTBEAT_S,
         timeout_s: float = CONNECT_S,
         tls: ssl.SSLContext | None = None,
@@ -69,7 +69,7 @@ class Connection:
         hooks: Hooks | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """`timeout_s` is for one try at one host; `name` is what the broker's operators see."""
+        """`timeout_s` is for one try at one host. `name` is shown to the broker's operators."""
         self._endpoints = [Endpoint.parse(url) for url in urls or ("amqp://guest:guest@localhost/",)]
         self._topology = topology
         self._backoff = backoff
@@ -81,9 +81,9 @@ class Connection:
         self.hooks = hooks
         self.session: Session | None = None
         self.error: ClientError | None = None
-        """Why there is no session, if there is none."""
+        """Why there is no session, or None."""
         self.sessions = 0
-        """How many there have been."""
+        """How many sessions there have been."""
         self._tenants: list[Tenant] = []
         self._attaching: set[asyncio.Task[None]] = set()
         self._supervisor: asyncio.Task[None] | None = None
@@ -95,13 +95,11 @@ class Connection:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def open(self, timeout_s: float | None = None) -> None:
-        """Waits for the first session; fails if the brokers refuse, or if none answers in time."""
+        """Wait for the first session. Raises if the brokers refuse, or if none answers in time."""
         self.start()
         try:
             await self.connected(
@@ -112,14 +110,14 @@ class Connection:
             raise
 
     def start(self) -> None:
-        """Connects in the background, as soon as there is a broker."""
+        """Connect in the background, as soon as a broker answers."""
         if self._closed:
             raise Closed("the connection was closed")
         if self._supervisor is None:
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def connected(self, timeout_s: float) -> Session:
-        """The session, as soon as there is one; `NotConnected`, with the cause, if none comes in time."""
+        """Return the session, as soon as there is one. `NotConnected`: there was none in time."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while self.session is None:
             if self._closed:
@@ -137,33 +135,29 @@ class Connection:
         return self.session
 
     def failure(self, waited_s: float) -> ClientError:
-        """Why nothing can be sent: for whoever has waited long enough."""
+        """Return why nothing could be sent for this time."""
         if self.session is not None and self.session.blocked is not None:
             reason = self.session.blocked
             return ConnectionBlocked(f"the broker has been blocked ({reason}) for longer than {waited_s:g} s")
         if self.error is not None and len(self._endpoints) == 1:
-            return NotConnected(f"{self.error.sentence}, and none came in {waited_s:.3g} s")
+            return NotConnected(f"{self.error.sentence}, and there was no other in {waited_s:.3g} s")
         why = f": {self.error.sentence}" if self.error else ""
-        return NotConnected(f"no connection to any of {self._where()} in {waited_s:.3g} s{why}")
+        addresses = ", ".join(endpoint.address for endpoint in self._endpoints)
+        return NotConnected(f"no connection to any of {addresses} in {waited_s:.3g} s{why}")
 
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def _where(self) -> str:
-        return ", ".join(endpoint.address for endpoint in self._endpoints)
-
     def add(self, tenant: Tenant) -> None:
-        """A publisher or a listener moves in."""
+        """Give sessions to this tenant from now on."""
         if self._closed:
             raise Closed("the connection was closed")
         self._tenants.append(tenant)
         self.attach(tenant)
 
     def attach(self, tenant: Tenant) -> None:
-        """Hands the session, if there is one, to a tenant: the first time, or again because it lost its
-        channel.
-        """
+        """Give the session, if there is one, to a new tenant, or to one that has lost its channel."""
         if self.session is not None and self.session.error is None and tenant in self._tenants:
             task = asyncio.get_running_loop().create_task(self._attached(tenant, self.session))
             self._attaching.add(task)
@@ -174,7 +168,7 @@ class Connection:
             self._tenants.remove(tenant)
 
     async def close(self) -> None:
-        """Ends the session in order; tenants are told. Closing twice does nothing."""
+        """Close the session and tell the tenants. A second call does nothing."""
         self._closed = True
         session, self.session = self.session, None
         if session is not None:
@@ -193,7 +187,7 @@ class Connection:
     # the supervisor
 
     async def _supervise(self) -> None:
-        """One session after another; between two tries of all hosts there is a pause that grows."""
+        """Make one session after another. Pause longer and longer between two rounds of all hosts."""
         loop = asyncio.get_running_loop()
         turn = failures = 0
         while not self._closed:
@@ -230,7 +224,7 @@ class Connection:
         return session
 
     async def _live(self, session: Session) -> None:
-        """From its beginning to its end."""
+        """Give the session to the tenants, and wait until it ends."""
         ended: asyncio.Future[ClientError] = asyncio.get_running_loop().create_future()
 
         def end(error: ClientError) -> None:
@@ -260,7 +254,7 @@ class Connection:
         await ended
 
     def _lost(self, session: Session, error: ClientError) -> None:
-        """At once, in the turn in which the session ended: nobody writes to it any more."""
+        """Tell the tenants in the turn in which the session ended, so that none writes to it any more."""
         if self.session is session:
             self.session = None
         self.error = error
@@ -272,9 +266,9 @@ class Connection:
             tenant.detach(error)
 
     def _failed(self, endpoint: Endpoint, error: ClientError, *, all_tried: bool) -> None:
-        first = self.error is None or type(self.error) is not type(error)
+        is_new = self.error is None or type(self.error) is not type(error)
         self.error = error
-        if first or isinstance(error, _FATAL):
+        if is_new or isinstance(error, _FATAL):
             log.warning("%s", error, extra={"event": "connect_failed", "address": endpoint.address})
         if isinstance(error, _FATAL):
             self._fatal = error
@@ -299,9 +293,9 @@ class Connection:
             asyncio.get_running_loop().call_later(_ATTACH_AGAIN_S, self.attach, tenant)
         except Exception as error:
             if not isinstance(error, ClientError | TimeoutError):
-                log.exception("%s broke", type(tenant).__name__, extra={"event": "attach_failed"})
+                log.exception("%s failed to attach", type(tenant).__name__, extra={"event": "attach_failed"})
             why = str(error) or "no answer in time"
-            session.fail(f"{type(tenant).__name__} could not take up its work: {why}")
+            session.fail(f"{type(tenant).__name__} could not use the session: {why}")
 
     def _blocked(self, reason: str | None) -> None:
         event = "unblocked" if reason is None else "blocked"

@@ -1,12 +1,13 @@
-"""Deliveries one after the other: for loops instead of handlers.
+"""Deliveries one after the other, for code with loops instead of handlers.
 
     async with Consumer(connection, "orders", prefetch=100) as consumer:
         async for delivery in consumer:
             ...
             await delivery.ack()
 
-Whoever takes a delivery settles it; after a reconnect what was taken before is stale and comes again. What
-nobody has taken at the end goes back to the queue. Handlers, retries and all the rest are `App`'s.
+The caller settles each delivery that it takes. After a reconnect, earlier deliveries are stale and come
+again. When the consumer is closed, deliveries that were not taken go back to the queue. For handlers,
+retries and everything else, use `App`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
 from typing import Self
 
 from leveret.amqp.tables import Value
@@ -52,7 +52,7 @@ class Consumer:
             closed=self._end,
         )
         self._ready: deque[Delivery] = deque()
-        self._came = asyncio.Event()
+        self._changed = asyncio.Event()
         self._stopped = False
         self._left = False
         self.stale = 0
@@ -60,25 +60,23 @@ class Consumer:
 
     @property
     def consuming(self) -> bool:
-        """Whether the broker knows of this consumer."""
+        """Whether the broker has accepted this consumer."""
         return self._intake.consuming
 
     @property
     def error(self) -> ClientError | None:
-        """Why nothing is consumed, if nothing is."""
+        """Why this does not consume, or None."""
         return self._intake.error
 
     async def __aenter__(self) -> Self:
         self._intake.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Gives back what nobody has taken, says what was acked, and leaves."""
+        """Give back the deliveries that were not taken, write all acks, and close the channel."""
         if self._left:
             return
         self._left = True
@@ -89,15 +87,14 @@ class Consumer:
         await self._intake.close()
 
     async def take(self, timeout_s: float | None = None) -> Delivery | None:
-        """The next delivery; None if none comes in time, or at the end: the consumer or its connection is
-        closed."""
+        """Return the next delivery, or None: after the timeout, or when consumer or connection is closed."""
         try:
             if (delivery := self._next()) is not None:
                 return delivery
             async with asyncio.timeout(timeout_s):
                 while not self._stopped:
-                    self._came.clear()
-                    await self._came.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
                     if (delivery := self._next()) is not None:
                         return delivery
         except TimeoutError:
@@ -107,7 +104,8 @@ class Consumer:
     def _next(self) -> Delivery | None:
         while self._ready:
             delivery = self._ready.popleft()
-            if delivery.ledger.alive:  # otherwise the broker delivers it again
+            # If its channel has ended, the broker delivers it again.
+            if delivery.ledger.alive:
                 mark_begun((delivery,))
                 return delivery
         return None
@@ -117,13 +115,13 @@ class Consumer:
             yield delivery
 
     def _end(self) -> None:
-        """Nothing more will come."""
+        """Let `take` return None from now on."""
         self._stopped = True
-        self._came.set()
+        self._changed.set()
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self._ready.extend(deliveries)
-        self._came.set()
+        self._changed.set()
 
     def _stale(self, delivery: Delivery) -> None:
         self.stale += 1

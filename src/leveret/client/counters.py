@@ -1,4 +1,4 @@
-"""What publishers and listeners have done so far, in numbers: plain attributes, to be read at any time."""
+"""Counters of publishers and listeners: plain attributes that may be read at any time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PublisherCounters:
-    """`published` is the sum of the others, and of what is still open."""
+    """`published` is the sum of all others and of the pending receipts."""
 
     published: int = 0
     confirmed: int = 0
@@ -15,27 +15,25 @@ class PublisherCounters:
     nacked: int = 0
     lost: int = 0
     sent: int = 0
-    """Without confirms: written to the socket, and that is all that is known."""
+    """Messages without confirms that were written to the socket."""
 
 
 @dataclass(slots=True)
 class ListenerCounters:
-    """Of one listener."""
-
     delivered: int = 0
     acked: int = 0
     rejected: int = 0
     requeued: int = 0
     retried: int = 0
     recovered: int = 0
-    """Handed to the recoverer; then also acked, rejected or requeued."""
+    """Messages given to the recoverer. They also count as acked, rejected or requeued."""
     failed: int = 0
-    """Handlers that raised."""
+    """Calls of the handler that raised."""
     duplicates: int = 0
-    """Acked without calling the handler."""
+    """Messages acked without calling the handler, because they were processed before."""
     stale: int = 0
-    """Settled after their channel had ended."""
+    """Deliveries settled after their channel had ended."""
     loops: int = 0
-    """Requeues that were slowed down."""
+    """Requeues that were delayed because of a redelivery loop."""
     forgotten: int = 0
     """Manual deliveries that were not settled in time."""

@@ -1,11 +1,11 @@
-"""What becomes of a delivery: exceptions by which a handler says so, and the decisions that follow from them.
+"""Decisions about a delivery, and the exceptions by which a handler makes them.
 
-    raise Reject("no such customer")     to the dead letters; never again
-    raise Requeue("not my turn")         back to its place, at once
-    raise RetryLater(30)                 again in 30 s, without holding anything until then
-    raise AckAnyway("a duplicate")       done, although it went wrong
+    raise Reject("no such customer")     dead-letter the message, without another attempt
+    raise Requeue("not my turn")         requeue it at its place, at once
+    raise RetryLater(30)                 deliver it again in 30 s, and hold nothing until then
+    raise AckAnyway("a duplicate")       ack it, although the handler failed
 
-An exception carries its decision past every policy; all others are left to the retry policy of the listener.
+These exceptions override every policy. All others are left to the retry policy of the listener.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 
 
 class Decision(Enum):
-    """The end of a delivery."""
+    """How a delivery is settled."""
 
     ACK = "acked"
     REJECT = "rejected"
@@ -23,29 +23,29 @@ class Decision(Enum):
 
 
 class Decided(Exception):
-    """What a handler raises to decide by itself."""
+    """Base of the exceptions by which a handler decides about its delivery."""
 
 
 class Reject(Decided):
-    """The message can't be processed, now or ever: it is rejected, and dead-lettered where that is set up."""
+    """Reject the message, because it can never be processed. Its queue may dead-letter it."""
 
 
 class Requeue(Decided):
-    """Somebody else should have it: back to its place in the queue."""
+    """Requeue the message at its place in the queue, for another consumer."""
 
 
 class AckAnyway(Decided):
-    """It failed, and that does not matter: it is acked."""
+    """Ack the message, although its handler failed."""
 
 
 class RetryLater(Decided):
-    """Again after a delay, whatever the retry policy says.
+    """Deliver the message again after a delay, whatever the retry policy says.
 
     >>> raise RetryLater(1.5)
     """
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
         if not 0 <= delay_s < math.inf:
-            raise ValueError(f"a delay is a finite number of at least 0 s, not {delay_s}")
+            raise ValueError(f"delay_s must be finite and at least 0, not {delay_s}")
         super().__init__(reason or f"again in {delay_s:g} s")
         self.delay_s = delay_s

@@ -1,8 +1,8 @@
-"""An exchange, a queue, a binding: what can be declared, and what is refused before any broker is asked.
+"""Exchanges, queues and bindings to be declared, and checks that need no broker.
 
-Owns the arguments that have a name of their own here, their checks (`ValueError`, with what would be right),
-and the method that declares each part. Collecting parts, and making them so on a broker, is `topology`'s.
-The rule: a declaration never changes once it is made, and equal declarations are equal bytes on the wire.
+This module owns the named arguments, their checks (`ValueError`, with what would be right), and the method
+that declares each part. Collecting parts and declaring them is left to `topology`. The rule: a declaration
+never changes after it is made, and equal declarations are equal bytes on the wire.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from leveret.amqp.names import to_bytes
 from leveret.amqp.tables import Value, encode_table
 
 _EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers")
-_EXPIRY_MS_MAX: Final = 315_360_000_000  # ten years, RabbitMQ's longest time
+_EXPIRY_MS_MAX: Final = 315_360_000_000
+"""Ten years, the longest time that RabbitMQ takes."""
 
 # --- checks ----------------------------------------------------------------------------------------------
 
 Check: TypeAlias = Callable[[Any], str | None]
-"""What a value should be, if it is not that."""
+"""Returns what a value should be, or None if it is right."""
 
 
 def _whole_number(least: int, most: int) -> Check:
@@ -61,22 +62,22 @@ _LIFETIME_MS: Final = _whole_number(1, _EXPIRY_MS_MAX)
 
 def _require(part: object, **checks: tuple[Any, Check]) -> None:
     for name, (value, check) in checks.items():
-        if (wanted := check(value)) is not None:
-            raise ValueError(f"{part}: {name} is {wanted}, not {value!r}")
+        if (expected := check(value)) is not None:
+            raise ValueError(f"{part}: {name} is {expected}, not {value!r}")
 
 
 def _check_name(kind: str, name: Any) -> None:
     _require(f"{kind} {name!r}", name=(name, _short))
     if name.startswith("amq."):
         raise ValueError(
-            f"{kind} '{name}': names that start with amq. are the broker's, and not to be declared"
+            f"{kind} '{name}': names that start with amq. are reserved for the broker; use another name"
         )
     if "\r" in name or "\n" in name:
         raise ValueError(f"{kind} {name!r}: brokers drop line ends from names; leave them out")
 
 
 def _keep_arguments(part: Part, own: Mapping[str, Value]) -> None:
-    """Copies, which nobody changes later; `table` is sorted, so that equal arguments are equal bytes."""
+    """Store copies, which cannot change later. `table` is sorted, so that equal arguments are equal bytes."""
     try:
         arguments = deepcopy(dict(part.arguments))
         table = dict(sorted({**arguments, **own}.items()))
@@ -84,9 +85,7 @@ def _keep_arguments(part: Part, own: Mapping[str, Value]) -> None:
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{part}: these arguments can't be sent: {error}") from error
     if twice := arguments.keys() & own.keys():
-        raise ValueError(
-            f"{part}: {', '.join(sorted(twice))} is given twice, by name and among the arguments"
-        )
+        raise ValueError(f"{part}: {', '.join(sorted(twice))} is given twice, by name and in arguments")
     object.__setattr__(part, "arguments", arguments)
     object.__setattr__(part, "table", table)
 
@@ -106,7 +105,7 @@ def _arguments() -> Any:
 class Exchange:
     """`Exchange("shop", "topic", alternate="unrouted")`.
 
-    `alternate` is the exchange that takes what no binding takes. Types of plugins start with `x-`.
+    `alternate` is the exchange for messages that no binding takes. Types of plugins start with `x-`.
     """
 
     name: str
@@ -123,9 +122,7 @@ class Exchange:
     def __post_init__(self) -> None:
         _check_name("exchange", self.name)
         if not self.name:
-            raise ValueError(
-                "the default exchange is always there, with every queue bound to it: leave it out"
-            )
+            raise ValueError("the default exchange always exists, with every queue bound to it: leave it out")
         _require(
             self,
             durable=(self.durable, _flag),
@@ -160,7 +157,7 @@ class Exchange:
 
 
 def _argument(name: str, check: Check, default: Any = None) -> Any:
-    """An argument with a name of its own; it is not sent while it is None or False."""
+    """Make a field for a named argument. It is not sent while it is None or False."""
     return field(default=default, metadata={"argument": name, "check": check})
 
 
@@ -168,10 +165,10 @@ def _argument(name: str, check: Check, default: Any = None) -> Any:
 class Queue:
     """`Queue("orders", max_length=10_000, overflow="reject-publish")`.
 
-    Each name below `auto_delete` stands for one `x-…` argument; what has no name here goes into `arguments`.
-    Those from `delivery_limit` on are Leveret's: RabbitMQ knows `delivery_limit` for quorum queues only, and
-    takes the others without doing anything about them. Names that the broker makes up are not supported,
-    because they are others after each reconnect: use `f"replies.{uuid4()}"` with `exclusive=True`.
+    Each field after `auto_delete` is one `x-…` argument. All others go into `arguments`. The fields from
+    `delivery_limit` on are Leveret's: RabbitMQ has `delivery_limit` for quorum queues only, and ignores the
+    others. Names made by the broker are not supported, because they change with each reconnect: use
+    `f"replies.{uuid4()}"` with `exclusive=True`.
     """
 
     name: str
@@ -213,7 +210,7 @@ class Queue:
         _check_name("queue", self.name)
         if not self.name:
             raise ValueError(
-                "a queue needs a name: one that the broker makes up is another after each reconnect"
+                "a queue needs a name, because one made by the broker changes with each reconnect"
             )
         _require(
             self,
@@ -226,20 +223,20 @@ class Queue:
 
     def _named_arguments(self) -> dict[str, Value]:
         own: dict[str, Value] = {}
-        for one in fields(self):
-            if "argument" not in one.metadata or (value := getattr(self, one.name)) is None:
+        for argument in fields(self):
+            if "argument" not in argument.metadata or (value := getattr(self, argument.name)) is None:
                 continue
-            _require(self, **{one.name: (value, one.metadata["check"])})
+            _require(self, **{argument.name: (value, argument.metadata["check"])})
             if value is not False:
-                own[one.metadata["argument"]] = value
+                own[argument.metadata["argument"]] = value
         return own
 
     def _check_together(self) -> None:
         if "x-dead-letter-routing-key" in self.table and "x-dead-letter-exchange" not in self.table:
-            raise ValueError(f"{self}: dead_letter_key says how, but no dead_letter_exchange says where to")
+            raise ValueError(f"{self}: dead_letter_key is given without a dead_letter_exchange")
         type_ = self.table.get("x-queue-type", "classic")
         if type_ != "classic" and (self.exclusive or self.auto_delete or not self.durable):
-            raise ValueError(f"{self}: a {type_!s} queue is durable, not exclusive and not auto_delete")
+            raise ValueError(f"{self}: a {type_!s} queue must be durable, not exclusive and not auto_delete")
 
     def __str__(self) -> str:
         return f"queue '{self.name}'"
@@ -260,9 +257,9 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """`Binding("shop", "orders", "order.#")`: from an exchange to a queue or, if asked, to an exchange.
+    """`Binding("shop", "orders", "order.#")`: from an exchange to a queue, or to an exchange if asked.
 
-    Neither end needs to be declared in the same topology: `Binding("amq.topic", "orders", "#")`.
+    Both ends may be declared elsewhere: `Binding("amq.topic", "orders", "#")`.
     """
 
     source: str
@@ -283,7 +280,7 @@ class Binding:
             to_exchange=(self.to_exchange, _flag),
         )
         if not self.source or (self.to_exchange and not self.destination):
-            raise ValueError(f"{self}: nothing can be bound to the default exchange; every queue is already")
+            raise ValueError(f"{self}: the default exchange takes no bindings; every queue is bound to it")
         if not self.destination:
             raise ValueError(f"{self}: the name of the queue is missing")
         _keep_arguments(self, {})

@@ -1,10 +1,10 @@
-"""The way back from delay queues: whatever is in `<queue>.retries` is published to its queue, with confirms.
+"""The way back from delay queues: messages in `<queue>.retries` are published to their queue, with confirms.
 
-A broker's own dead-lettering tells nobody when a queue is full or gone, and drops the message. So delay
-queues lead to a queue that takes everything, and from there this brings messages back: each is acked after
-the queue has confirmed it, and tried again until it does. It works from the first message that is put off,
-or from the start if an earlier process has left something. The rule: nothing is acked that the queue does
-not have.
+When a queue is full or missing, a broker's own dead-lettering drops the message without a notice. So delay
+queues dead-letter to a queue without limits, and this module brings messages back from there. Each is acked
+after its queue has confirmed it, and published again until then. The module begins with the first message
+that is delayed, or at once if an earlier process has left messages. The rule: a message is acked only when
+its queue has it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from leveret.client.subscription import Intake, Subscription
 
 _PREFETCH: Final = 50
 _STOP_S: Final = 5.0
-"""How long what is under way may take at the end."""
-_AGAIN: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
+"""How long `stop` waits for publishes under way."""
+_BACKOFF: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
 
 
-class Returns:
-    """`returns.start()`, `returns.begin()` when something is put off, `await returns.stop()`; a tenant of the
-    connection until it begins.
+class DelayQueueReturns:
+    """`returns.start()`, `returns.begin()` when a message is delayed, `await returns.stop()`.
+
+    A tenant of the connection until it begins to consume.
     """
 
     def __init__(
@@ -48,23 +49,24 @@ class Returns:
         self._publisher = publisher
         subscription = Subscription(self._source, _PREFETCH, declared=True)
         self._intake = Intake(connection, subscription, deliver=self._take, stale=_comes_again, codecs=codecs)
-        self._here: list[Delivery] = []
+        self._in_hand: list[Delivery] = []
         self._moving: asyncio.Task[None] | None = None
         self._begun = False
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        """Looks whether something was left behind, at each connect."""
+        """Look at each connect whether an earlier process has left messages."""
         self._connection.add(self)
 
     def begin(self) -> None:
+        """Begin to consume `<queue>.retries`."""
         if not self._begun and not self._stopping.is_set():
             self._begun = True
             self._connection.remove(self)
             self._intake.start()
 
     async def stop(self) -> None:
-        """Finishes what is under way; the rest stays where it is."""
+        """Finish publishes under way. All other messages stay in `<queue>.retries`."""
         self._stopping.set()
         self._connection.remove(self)
         await self._intake.cancel()
@@ -77,36 +79,40 @@ class Returns:
 
     async def attach(self, session: Session) -> None:
         if session.has(CAPABILITY):
-            return  # it takes deliveries back itself
+            # The broker delays deliveries itself.
+            return
         channel = await session.open_channel()
         try:
             await depth(channel, self._source)
         except ChannelClosed:
-            return  # nothing was left
+            # There is no such queue.
+            return
         await channel.close()
         self.begin()
 
     def detach(self, error: ClientError) -> None:
-        """The next session is looked at anew."""
+        """Nothing to do: `attach` looks again at the next session."""
 
     def blocked(self, reason: str | None) -> None:
-        """The publisher waits."""
+        """Nothing to do: the publisher waits."""
 
     # back to the queue
 
     def _take(self, deliveries: list[Delivery]) -> None:
-        self._here += deliveries
+        self._in_hand += deliveries
         if self._moving is None and not self._stopping.is_set():
             self._moving = asyncio.get_running_loop().create_task(self._move())
 
     async def _move(self) -> None:
-        """All that are here, in their order and at the same time, until none is left."""
+        """Bring back all deliveries in hand, at the same time and in their order, until none is left."""
         failures = 0
         try:
-            while self._here and not self._stopping.is_set():
-                found = await asyncio.gather(*map(self._bring_back, self._here))
-                self._here = [each for each in self._here if not each.settled and each.ledger.alive]
-                refusal = next(filter(None, found), None)
+            while self._in_hand and not self._stopping.is_set():
+                errors = await asyncio.gather(*map(self._bring_back, self._in_hand))
+                self._in_hand = [
+                    delivery for delivery in self._in_hand if not delivery.settled and delivery.ledger.alive
+                ]
+                refusal = next(filter(None, errors), None)
                 failures = failures + 1 if refusal else 0
                 if refusal is not None:
                     await self._pause(refusal, failures)
@@ -114,7 +120,7 @@ class Returns:
             self._moving = None
 
     async def _bring_back(self, delivery: Delivery) -> ClientError | None:
-        """Acks it if the queue has it; says why not otherwise."""
+        """Publish a message to its queue and ack it when it is confirmed. Return the error otherwise."""
         try:
             copy = copy_of(delivery, self._queue, headers={})
             (await self._publisher().publish_many([copy]))[0].check()
@@ -125,21 +131,18 @@ class Returns:
 
     async def _pause(self, refusal: ClientError, failures: int) -> None:
         if failures == 1:
-            self._tell(refusal)
+            notice(
+                self._connection.hooks,
+                "not_returned",
+                f"messages due for another attempt stay in queue '{self._source}', because queue "
+                f"'{self._queue}' does not take them: {refusal}; the listener tries again until it does",
+                queue=self._queue,
+                error=str(refusal),
+            )
         with suppress(TimeoutError):
-            async with asyncio.timeout(_AGAIN.delay_s(failures)):
+            async with asyncio.timeout(_BACKOFF.delay_s(failures)):
                 await self._stopping.wait()
-
-    def _tell(self, error: ClientError) -> None:
-        notice(
-            self._connection.hooks,
-            "not_returned",
-            f"what is due for another try stays in queue '{self._source}', because its queue does "
-            f"not take it: {error}; it is tried again until it does",
-            queue=self._queue,
-            error=str(error),
-        )
 
 
 def _comes_again(delivery: Delivery) -> None:
-    """It was acked too late, and is redelivered: a duplicate, which its attempts tell."""
+    """Ignore an ack that came too late: the message is delivered again, as a duplicate with `x-attempts`."""

@@ -1,9 +1,8 @@
-"""A delivery: a message that came, and the ways to settle it.
+"""A delivery: a received message, and the methods to settle it.
 
-Method and properties stay bytes until somebody asks; most handlers only want the body. A delivery belongs
-to one channel of one session: when that has ended, settling it is *stale*, which is reported and harms
-nobody, because the broker has given the message to somebody else by then. Who decodes bodies and who
-decides what becomes of a delivery is left to the listener.
+Properties stay bytes until they are read, because most handlers only need the body. A delivery belongs to
+one channel of one session. After that channel has ended, settling the delivery is *stale*: this is reported
+and does no harm, because the broker delivers the message again. Listeners decide when to settle a delivery.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from leveret.client.errors import ConversionError
 from leveret.client.message import REPUBLISHED
 
 ATTEMPTS: Final = "x-attempts"
-"""How often it has failed, written by whoever sends it round through a delay queue."""
+"""How often the message has failed. Written when it is copied to a delay queue."""
 DELIVERY_COUNT: Final = "x-delivery-count"
-"""How often it was delivered before, as Leveret and quorum queues count it."""
+"""How often the message was delivered before, as Leveret and quorum queues count it."""
 CONSUMER_LOST: Final = "x-consumer-lost"
-"""The consumer that began with it before was lost, and nobody knows what became of that attempt."""
+"""Whether the consumer that began with the message before was lost, with an unknown outcome."""
 STREAM: Final = "x-stream"
-"""The partition that a group's delivery comes from; a dead letter of a group still says so."""
+"""The partition of a group's delivery, or of a group's dead letter."""
 OFFSET: Final = "x-stream-offset"
 MODE: Final = "x-group-mode"
-"""Of a delivery of an orderly group: that it is one."""
+"""The mode of the group; only on deliveries of groups in orderly mode."""
 _MODE: Final = MODE.encode()
 _CONSUMER_LOST: Final = CONSUMER_LOST.encode()
 GROUP: Final = "x-group"
-"""Of a dead letter: the group in which it failed."""
+"""The group in which a dead letter failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What deliveries of one consumer have in common."""
+    """Attributes that all deliveries of one consumer share."""
 
     ledger: Ledger[Delivery]
     queue: str
     codecs: Codecs
     settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None
-    """A listener's own way: it counts, remembers and slows down loops."""
+    """How a listener settles: it counts, remembers message ids and slows down loops."""
     group: str | None = None
-    """As whose member it consumes, if it does so."""
+    """The group as whose member the consumer consumes."""
     marks_begun: bool = False
-    """Whether the broker is told when a handler begins with a delivery, and counts that as an attempt."""
+    """Whether the broker is told when a handler begins with a delivery, which it counts as an attempt."""
 
 
 class Delivery:
@@ -97,16 +96,16 @@ class Delivery:
         self.body = body
         self.settled = False
         self.begun = False
-        """A handler has begun with it, or whoever took it from a `Consumer`."""
+        """Whether a handler has begun with it, or it was taken from a `Consumer`."""
         self.leaving = False
-        """It goes back in a moment; nobody else decides about it any more."""
+        """Whether it is requeued after a pause, so that it can't be settled otherwise."""
         self.local_attempts = 0
-        """How often it has failed here, without going back to the broker."""
+        """How often it has failed in this process, without going back to the broker."""
         self.reminder: asyncio.TimerHandle | None = None
         self._properties: dict[str, Value] | None = None
         self._value: object = _UNREAD
 
-    # what it is
+    # attributes of the message
 
     @property
     def queue(self) -> str:
@@ -114,22 +113,23 @@ class Delivery:
 
     @property
     def partition(self) -> str | None:
-        """Of a group's delivery: the stream in which it is, a partition of the topic."""
+        """The partition of a group's delivery: one of the topic's streams."""
         return cast("str | None", self.headers.get(STREAM))
 
     @property
     def is_in_order(self) -> bool:
-        """Of a group's delivery: whether the next of its partition comes only when this one is settled."""
-        return _MODE in self.header and self.headers.get(MODE) == "orderly"  # few need to be decoded
+        """Whether the group is in orderly mode: the partition's next message waits for this one."""
+        # Most deliveries need no decoding.
+        return _MODE in self.header and self.headers.get(MODE) == "orderly"
 
     @property
     def offset(self) -> int | None:
-        """Of a stream's or a group's delivery: its number there."""
+        """The offset of a stream's or a group's delivery."""
         return cast("int | None", self.headers.get(OFFSET))
 
     @property
     def properties(self) -> dict[str, Value]:
-        """All of them, by their AMQP names; an unreadable header is a `ConversionError`."""
+        """All properties by their AMQP names. `ConversionError`: the content header is unreadable."""
         if self._properties is None:
             try:
                 self._properties = properties.decode(self.header)
@@ -170,40 +170,42 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """It may have been processed before: delivered already, or published again because of a lost
-        connection.
+        """Whether the message may have been processed before.
+
+        It was delivered already, or published again after a lost connection.
         """
         if self.wire_redelivered:
             return True
         if b"x-republished" not in self.header and b"x-attempts" not in self.header:
             return False
-        return REPUBLISHED in self.headers or self._was_sent_round
+        return REPUBLISHED in self.headers or self._was_in_delay_queue
 
     @property
     def exchange(self) -> str:
-        """Where it was published, also after it was sent round for another try."""
-        return self._first("x-original-exchange", self.wire_exchange)
+        """The exchange of the first publish, also after the message was in a delay queue."""
+        return self._original("x-original-exchange", self.wire_exchange)
 
     @property
     def routing_key(self) -> str:
-        """With which key, likewise."""
-        return self._first("x-original-routingKey", self.wire_routing_key)
+        """The routing key of the first publish, also after the message was in a delay queue."""
+        return self._original("x-original-routingKey", self.wire_routing_key)
 
-    def _first(self, name: str, wire: str) -> str:
-        if b"x-attempts" not in self.header or not self._was_sent_round:
-            return wire
-        return str(self.headers.get(name, wire))
+    def _original(self, header: str, received: str) -> str:
+        if b"x-attempts" not in self.header or not self._was_in_delay_queue:
+            return received
+        return str(self.headers.get(header, received))
 
     @property
-    def _was_sent_round(self) -> bool:
-        """Through a delay queue. A group's dead letter has attempts too: those before it died."""
+    def _was_in_delay_queue(self) -> bool:
+        """Whether a delay queue held the message. Dead letters of groups have `x-attempts` too."""
         return ATTEMPTS in self.headers and GROUP not in self.headers
 
     @property
     def attempt(self) -> int:
-        """The number of this try, 1 for the first: tries that Leveret counted, that failed in this process,
-        and that the message's own headers tell. What quorum queues of RabbitMQ count are deliveries, also
-        those that no handler saw, and not tries.
+        """The number of this attempt, 1 for the first.
+
+        It adds up attempts that Leveret counted, failures in this process, and `x-attempts`. The count of
+        RabbitMQ's quorum queues is not used: it includes deliveries that no handler saw.
         """
         if (
             not self.wire_redelivered
@@ -211,31 +213,31 @@ class Delivery:
             and b"x-delivery-count" not in self.header
         ):
             return 1 + self.local_attempts
-        rounds = self.headers[ATTEMPTS] if self._was_sent_round else 0
-        counted = (rounds, self.headers.get(DELIVERY_COUNT) if self.ledger.broker_counts else None)
-        return 1 + self.local_attempts + sum(each for each in counted if isinstance(each, int))
+        failures = self.headers[ATTEMPTS] if self._was_in_delay_queue else 0
+        counts = (failures, self.headers.get(DELIVERY_COUNT) if self.ledger.broker_counts else None)
+        return 1 + self.local_attempts + sum(count for count in counts if isinstance(count, int))
 
     @property
     def is_lost(self) -> bool:
-        """Whether the consumer that began with it the last time was lost before it could settle it."""
+        """Whether the consumer of the previous attempt was lost before it could settle the delivery."""
         return _CONSUMER_LOST in self.header and self.headers.get(CONSUMER_LOST) is True
 
     def __repr__(self) -> str:
         name = self.message_id or f"tag {self.tag}"
         return f"<Delivery {name} of queue '{self.queue}', attempt {self.attempt}>"
 
-    # what becomes of it
+    # settling
 
     async def ack(self) -> Settled:
-        """It is done; the broker forgets it."""
+        """Ack the delivery: the message is done, and the broker forgets it."""
         return await self._settle(Decision.ACK)
 
     async def nack(self, *, requeue: bool = True) -> Settled:
-        """It is not done: back to its place in the queue, or to the dead letters."""
+        """Requeue the message at its place in the queue, or reject it."""
         return await self._settle(Decision.REQUEUE if requeue else Decision.REJECT)
 
     async def reject(self) -> Settled:
-        """It never will be done: to the dead letters, or away if there are none."""
+        """Reject the message: it is dead-lettered, or dropped if its queue has no dead letters."""
         return await self._settle(Decision.REJECT)
 
     async def _settle(self, decision: Decision) -> Settled:
@@ -248,43 +250,44 @@ _UNREAD: Final = object()
 
 
 class Reader:
-    """Reads basic.deliver: names repeat, so each combination is decoded once.
+    """Makes deliveries of basic.deliver. Names repeat, so each combination is decoded once.
 
     deliver   60 60 | consumer tag | delivery tag u64 | redelivered u8 | exchange | routing key
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._names: dict[bytes, tuple[str, str]] = {}
+        self._addresses: dict[bytes, tuple[str, str]] = {}
+        """Exchange and routing key, by their bytes in the method."""
 
     def read(self, messages: list[tuple[bytes, bytes, bytes]]) -> list[Delivery]:
-        found = []
-        names, source = self._names, self._source
-        came = source.ledger.came
+        deliveries = []
+        known_addresses, source = self._addresses, self._source
+        add_tag = source.ledger.add
         for method, header, body in messages:
-            at = 5 + method[4]
-            tag = int.from_bytes(method[at : at + 8], "big")
-            came(tag)
-            rest = method[at + 9 :]
-            known = names.get(rest)
-            if known is None:
-                known = self._read_names(rest)
-            found.append(
+            position = 5 + method[4]
+            tag = int.from_bytes(method[position : position + 8], "big")
+            add_tag(tag)
+            names = method[position + 9 :]
+            address = known_addresses.get(names)
+            if address is None:
+                address = self._read_address(names)
+            deliveries.append(
                 Delivery(
                     source,
                     tag,
-                    exchange=known[0],
-                    routing_key=known[1],
-                    redelivered=bool(method[at + 8]),
+                    exchange=address[0],
+                    routing_key=address[1],
+                    redelivered=bool(method[position + 8]),
                     header=header,
                     body=body,
                 )
             )
-        return found
+        return deliveries
 
-    def _read_names(self, rest: bytes) -> tuple[str, str]:
-        if len(self._names) >= 1024:
-            self._names.clear()
-        stop = 1 + rest[0]
-        found = self._names[rest] = (to_text(rest[1:stop]), to_text(rest[stop + 1 :]))
-        return found
+    def _read_address(self, names: bytes) -> tuple[str, str]:
+        if len(self._addresses) >= 1024:
+            self._addresses.clear()
+        stop = 1 + names[0]
+        address = self._addresses[names] = (to_text(names[1:stop]), to_text(names[stop + 1 :]))
+        return address

@@ -1,9 +1,10 @@
-"""Where a broker is, and as whom to log in: AMQP URLs.
+"""AMQP URLs: the address of a broker, and the login.
 
     amqp[s]://user:password@host:port/vhost?heartbeat=30
 
-As RabbitMQ's clients read them: no path means vhost `/`, an empty one (`amqp://host/`) too, anything else is
-percent-decoded. A query may set `heartbeat` and `connection_timeout` (both in seconds).
+URLs mean what they mean to RabbitMQ's clients: without a path, or with an empty one (`amqp://host/`), the
+vhost is `/`. Any other path is percent-decoded. A query may set `heartbeat` and `connection_timeout`, both in
+seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Endpoint:
         return f"{self.host}:{self.port}"
 
     def __repr__(self) -> str:
-        """Without the password: errors and logs show it."""
+        """Leave out the password, because errors and logs show this text."""
         return (
             f"Endpoint(host={self.host!r}, port={self.port}, user={self.user!r}, vhost={self.vhost!r}, "
             f"tls={self.tls}, heartbeat_s={self.heartbeat_s}, timeout_s={self.timeout_s})"
@@ -66,9 +67,9 @@ class Endpoint:
 
 
 def split(url: str) -> SplitResult:
-    """The parts of a URL, with a port that is one.
+    """Split a URL and check its port.
 
-    What `urllib` says about a wrong one is kept from the error: there may be a password in it.
+    The error does not have the text of `urllib`, which may contain the password.
     """
     try:
         parts = urlsplit(url)
@@ -84,20 +85,20 @@ def split(url: str) -> SplitResult:
 def _heartbeat_s(query: Mapping[str, list[str]]) -> int | None:
     if "heartbeat" not in query:
         return None
-    said = query["heartbeat"][0]
-    if not said.isdecimal() or not int(said) <= _HEARTBEAT_S_MAX:
-        raise ValueError(f"heartbeat is a number from 0 to {_HEARTBEAT_S_MAX}, not {said!r}")
-    return int(said)
+    text = query["heartbeat"][0]
+    if not text.isdecimal() or not int(text) <= _HEARTBEAT_S_MAX:
+        raise ValueError(f"heartbeat is a number from 0 to {_HEARTBEAT_S_MAX}, not {text!r}")
+    return int(text)
 
 
 def _timeout_s(query: Mapping[str, list[str]]) -> float | None:
     if "connection_timeout" not in query:
         return None
-    said = query["connection_timeout"][0]
+    text = query["connection_timeout"][0]
     try:
-        timeout_s = float(said)
+        timeout_s = float(text)
     except ValueError:
         timeout_s = math.nan
     if not 0 <= timeout_s < math.inf:
-        raise ValueError(f"connection_timeout is a number of seconds, not {said!r}")
+        raise ValueError(f"connection_timeout is a number of seconds, not {text!r}")
     return timeout_s

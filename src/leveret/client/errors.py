@@ -1,32 +1,31 @@
-"""What can go wrong for a user of the toolkit, as types that carry the decision.
+"""Errors for users of the toolkit. The type tells whether to try again, and what to do.
 
-    ClientError                `.retryable`: whether the same call may succeed later; `.hint`: what to do
-    ├─ NotConnected            there is no connection, and none came in the time that was given
-    │  ├─ LoginRefused         the broker is there and refuses us: user, password, vhost
+    ClientError                `.retryable`: whether the call may succeed later; `.hint`: what to do
+    ├─ NotConnected            no connection could be opened in the given time
+    │  ├─ LoginRefused         the broker refuses user, password or vhost
     │  └─ ConnectionBlocked    the broker takes no messages at present (`connection.blocked`)
-    ├─ ConnectionLost          the connection ended while something was under way
+    ├─ ConnectionLost          the connection ended during a call
     ├─ ChannelClosed           the broker closed the channel: its code and text
     ├─ ChannelsExhausted       the connection has no channel left
-    ├─ ConfirmTimeout          the message was sent, and nothing came back in time
+    ├─ ConfirmTimeout          the message was sent, and no confirm came in time
     ├─ WindowFull              as many messages are unconfirmed as the publisher allows
-    ├─ PublishFailed           of a receipt: it is not *confirmed*
-    │  ├─ MessageReturned      nobody takes the message
-    │  ├─ MessageNacked        the broker refused it
-    │  └─ MessageLost          nobody knows
+    ├─ PublishFailed           a receipt is not *confirmed*
+    │  ├─ MessageReturned      no queue took the message
+    │  ├─ MessageNacked        the broker refused the message
+    │  └─ MessageLost          the message may or may not be stored
     ├─ PublishInterrupted      publish_many could not go on
     ├─ ConfirmsFailed          not everything in a block was confirmed
     ├─ NoReply                 a request was published, and no reply came in time
     ├─ TopologyMismatch        something exists with other arguments than declared
-    ├─ QueueLocked             a queue is another connection's alone
+    ├─ QueueLocked             only another connection may use a queue
     ├─ SeenFailed              the memory of processed messages can't be read or written
-    ├─ ConversionError         a body is not what it should be
+    ├─ ConversionError         a body can't be converted
     ├─ HandlerTimeout          a handler did not finish by its deadline
-    ├─ AttemptsUsedUp          handlers began with a message as often as they may, and were lost with it
-    └─ Closed                  used after its end
+    ├─ AttemptsUsedUp          handlers began with a message as often as they may, and were lost
+    └─ Closed                  an object was used after it was closed
 
-Errors that carry receipts (`PublishFailed` and those below it, `PublishInterrupted`, `ConfirmsFailed`) are in
-`receipt.py`. Codes and texts of the broker are kept as they came. Which publish or call an error belongs to
-is decided where it is raised; nothing here is logged and forgotten.
+Errors that carry receipts (`PublishFailed` and its subclasses, `PublishInterrupted`, `ConfirmsFailed`) are in
+`receipt.py`. Codes and texts of the broker are kept unchanged.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class ConnectionBlocked(NotConnected):
 
 
 class _Replied(ClientError):
-    """An error with which the broker ended something: `code` and `text` as they came, if any did."""
+    """The broker closed a channel or a connection. `code` and `text` are the broker's, if it gave any."""
 
     def __init__(self, sentence: str, *, code: int = 0, text: str = "", hint: str = "") -> None:
         super().__init__(sentence, hint=hint)
@@ -85,7 +84,7 @@ class ChannelClosed(_Replied):
     hints: ClassVar[dict[int, str]] = {
         403: "ask for the permission, or use another name",
         404: "declare it first, in the topology for example",
-        405: "it belongs to another connection alone",
+        405: "it is exclusive to another connection",
         406: "something exists with other arguments, or a rule was broken: the text says which",
     }
 
@@ -115,7 +114,7 @@ class NoReply(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One argument of something that exists: what was declared, and what there is."""
+    """An argument with which something exists, and which differs from the declaration."""
 
     what: str
     argument: str
@@ -135,14 +134,14 @@ class TopologyMismatch(ClientError):
 
 
 class QueueLocked(ClientError):
-    """The queue is another connection's alone: perhaps of the one before this, which is not given up yet."""
+    """The queue is exclusive to another connection: perhaps to our previous one, which has not ended yet."""
 
     retryable = True
-    hint = "it is free when that connection ends; a name of one's own avoids the wait"
+    hint = "it is free when that connection ends; a queue name that nobody else uses avoids the wait"
 
 
 class SeenFailed(ClientError):
-    """The file can't be read or written: nothing is known of these ids, and nothing was remembered."""
+    """The file can't be read or written. Whether the ids were seen is unknown, and none was remembered."""
 
     retryable = True
     hint = "look at the file, its permissions, the free space, and who else holds a lock on it"
@@ -153,15 +152,17 @@ class ConversionError(ClientError):
 
 
 class HandlerTimeout(ClientError):
-    """`running` is the call itself, if it goes on in a thread."""
+    """A handler did not finish in time. `running` is its call, if that goes on in a thread."""
 
     retryable = True
     running: asyncio.Future[object] | None = None
 
 
 class AttemptsUsedUp(ClientError):
-    """Handlers began with a message as often as its policy allows, and the last of them was lost with its
-    process or its connection. The message goes to the recoverer without another call."""
+    """Handlers began with a message as often as its policy allows, and the last one was lost.
+
+    It was lost with its process or its connection. The recoverer gets the message without another call.
+    """
 
     hint = "it may end the process that handles it"
 

@@ -1,9 +1,8 @@
-"""Which exchanges are there, as far as a publisher can know.
+"""Which exchanges exist, as far as a publisher can know.
 
-A publish to an exchange that does not exist closes the channel, and whatever else is on its way there must
-be sent again, perhaps for the second time. So the broker is asked before the first publish to each
-exchange, on a channel of its own that may be closed without harm. Whoever is deleted later is noticed by
-the publish itself.
+A publish to a missing exchange closes the channel. All other publishes on that channel must then be sent
+again, and may be stored twice. So the broker is asked before the first publish to each exchange, on a
+separate channel that may be closed without harm. If an exchange is deleted later, the publish notices it.
 """
 
 from __future__ import annotations
@@ -24,25 +23,22 @@ _KNOWN_MAX: Final = 10_000
 class KnownExchanges:
     """`if name not in exchanges.known: exchanges.ask(session, name)`."""
 
-    def __init__(self, *, found: Callable[[], None], missing: Callable[[str, ChannelClosed], None]) -> None:
+    def __init__(
+        self, *, on_found: Callable[[], None], on_missing: Callable[[str, ChannelClosed], None]
+    ) -> None:
         self.known = {""}
-        """The default exchange is always there."""
-        self._found = found
-        self._missing = missing
+        """Names of exchanges that exist. The default exchange always does."""
+        self._on_found = on_found
+        self._on_missing = on_missing
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def ask(self, session: Session, name: str) -> None:
-        """Finds out, unless somebody does so already; then `found` or `missing` is called."""
+        """Ask the broker, unless a question is under way. The answer calls `on_found` or `on_missing`."""
         if name not in self._asking:
             self._asking[name] = asyncio.get_running_loop().create_task(self._ask(session, name))
 
-    def forget(self, name: str) -> None:
-        """It may be gone."""
-        if name:
-            self.known.discard(name)
-
     def forget_all(self) -> None:
-        """There is another session: not everything outlives a broker."""
+        """Ask about every exchange again: on a new channel, some may have been deleted."""
         self.known = {""}
 
     async def _ask(self, session: Session, name: str) -> None:
@@ -56,13 +52,15 @@ class KnownExchanges:
         except ClientError:
             if session.error is not None:
                 del self._asking[name]
-                self._found()  # somebody may have to ask again, on the next session
+                # Messages may wait for this exchange on the next session, which must be asked again.
+                self._on_found()
                 return
         del self._asking[name]
         if missing is not None:
-            self._missing(name, missing)
+            self._on_missing(name, missing)
         else:
-            self._learn(name)  # if something else is wrong, the publish will tell
+            # After any other error the exchange may exist. The publish will show it.
+            self._learn(name)
             if channel is not None:
                 await channel.close()
 
@@ -70,4 +68,4 @@ class KnownExchanges:
         if len(self.known) >= _KNOWN_MAX:
             self.known = {""}
         self.known.add(name)
-        self._found()
+        self._on_found()

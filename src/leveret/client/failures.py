@@ -1,9 +1,9 @@
-"""What a failure means for its message, and seeing to it that this happens.
+"""What happens to a message whose handler failed.
 
-A handler's exception becomes a verdict: by itself (`Reject`, `Requeue`, `RetryLater`, `AckAnyway`), by the
-retry policy, or, when attempts are used up, by the recoverer. Without a policy the message goes back to its
-queue, more and more slowly if it keeps failing; in a group, by the group's own delays. The rule: whatever
-goes wrong here too, the message stays in the broker.
+An exception decides by itself (`Reject`, `Requeue`, `RetryLater`, `AckAnyway`), or the retry policy decides,
+or, when attempts are used up, the recoverer. Without a policy the message is requeued, more and more slowly
+if it keeps failing; in a group, with the group's delays. The rule: if a retry or a recoverer fails too, the
+message stays in the broker.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from leveret.client.retry import FATAL, Retry
 from leveret.client.retry_delays import Delays, give_back_untouched
 
 _PAUSE_S = 1.0
-"""Before a message goes back because nothing else could be done with it."""
+"""Pause before a message is requeued because its retry or its recoverer failed."""
 
 
-def ends_us(error: BaseException) -> bool:
-    """Whether it is not the user's code that failed, but the worker that called it that must end."""
+def ends_worker(error: BaseException) -> bool:
+    """Return whether an exception ends the worker itself, and is not a failure of the user's code."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
@@ -48,50 +48,54 @@ class Failures:
     retry: Retry | None
     recoverer: Recoverer
     delays: Callable[[], Delays]
-    """How messages wait, on the broker that is there now."""
-    failure: Callable[[Delivery, BaseException], Failure]
-    wait_here: Callable[[Delivery, float], None]
-    """Hands the delivery to its handler again after a while."""
+    """Returns how messages wait on the connected broker."""
+    make_failure: Callable[[Delivery, BaseException], Failure]
+    wait_in_process: Callable[[Delivery, float], None]
+    """Hands the delivery to its handler again after a delay in seconds."""
     counters: ListenerCounters
     hooks: Hooks | None
     chance: random.Random
     loops: LoopDetector | None
-    """None where everything that goes back waits anyway."""
+    """None for a group, which delays everything that is requeued."""
     answer: Callable[[Delivery, Decision, BaseException | None], Settled]
-    """How the broker is told."""
+    """Sends the decision to the broker."""
     leaving: dict[Delivery, tuple[asyncio.TimerHandle, BaseException | None]] = field(default_factory=dict)
-    """Deliveries that are requeued after a pause. They wait here, unacked."""
+    """Deliveries that are requeued after a pause. They wait in this process, unacked."""
     leaving_changed: Callable[[], None] = _ignore
-    """Told when more or fewer are leaving: others may come in their place."""
+    """Called when the number of leaving deliveries changes, so that the broker may send others."""
     ending: bool = False
-    """The listener stops: whatever is requeued goes back to its place at once."""
-    crowded: Callable[[], bool] = bool
-    """Whether so many wait in this process that others must wait in the broker."""
-    never_here: bool = False
-    """Nothing can wait in this process without holding up the rest: all retries go through the broker."""
+    """Whether the listener stops, and requeues without a pause."""
+    process_is_full: Callable[[], bool] = bool
+    """Whether so many deliveries wait in this process that others must wait in the broker."""
+    always_in_broker: bool = False
+    """Whether every retry waits in the broker, because it would hold up other messages in this process."""
     attempts_max: int | None = None
-    """After so many the broker gives up by itself, whatever the policy says: the recoverer comes first."""
+    """After this many attempts the broker dead-letters a message, so the recoverer must come first."""
 
     async def settle(self, delivery: Delivery, error: BaseException) -> None:
-        """Decides what becomes of a delivery that failed with this, and does it."""
+        """Decide what happens to a delivery whose handler raised this error, and do it."""
         self.counters.failed += 1
         if delivery.settled or delivery.leaving:
-            return  # the handler decided before it failed
+            # The handler decided before it failed.
+            return
         if not delivery.ledger.alive:
-            delivery.ledger.nack(delivery, requeue=True)  # stale: the broker delivers it again
+            # This only counts a stale settlement. The broker delivers the message again.
+            delivery.ledger.nack(delivery, requeue=True)
             return
         if isinstance(error, Decided):
             await self._obey(delivery, error)
             return
-        await self._try_again(delivery, error)
+        await self._retry_or_recover(delivery, error)
 
     def is_used_up(self, delivery: Delivery) -> bool:
-        """Return whether the attempts of a delivery are used up before it is handled: the last of them was
-        lost with its process, which could not ask the policy."""
+        """Return whether a delivery that no handler has yet had its last attempt.
+
+        That attempt was lost with its process, which could not ask the policy.
+        """
         return self.retry is not None and delivery.is_lost and delivery.attempt > self.retry.most_attempts
 
     async def give_up(self, delivery: Delivery) -> None:
-        """Leaves a delivery whose attempts are used up to the recoverer, without a call of the handler."""
+        """Leave a delivery whose attempts are used up to the recoverer, without a call of the handler."""
         self.counters.failed += 1
         begun = delivery.attempt - 1
         await self._recover(
@@ -102,27 +106,27 @@ class Failures:
             ),
         )
 
-    async def _try_again(self, delivery: Delivery, error: BaseException) -> None:
-        """By the policy, as often as it may be tried."""
+    async def _retry_or_recover(self, delivery: Delivery, error: BaseException) -> None:
+        """Retry as the policy says, or call the recoverer when attempts are used up."""
         retry = self.retry
-        worn_out = self.attempts_max is not None and delivery.attempt >= self.attempts_max
-        if retry is None and not worn_out and not isinstance(error, FATAL):
+        is_last = self.attempts_max is not None and delivery.attempt >= self.attempts_max
+        if retry is None and not is_last and not isinstance(error, FATAL):
             await self.requeue(delivery, error)
             return
         policy = (retry or Retry.never()).of(error)
         delay_s = policy.delay_s(delivery.attempt, self.chance)
-        if delay_s is None or worn_out:
+        if delay_s is None or is_last:
             await self._recover(delivery, error)
-        elif policy.stateful or self.never_here or self.crowded():
-            await self._later(delivery, delay_s, error)
+        elif policy.stateful or self.always_in_broker or self.process_is_full():
+            await self._wait_in_broker(delivery, delay_s, error)
         else:
             delivery.local_attempts += 1
             self.counters.retried += 1
-            self.wait_here(delivery, delay_s)
+            self.wait_in_process(delivery, delay_s)
 
     async def _obey(self, delivery: Delivery, error: Decided) -> None:
         if isinstance(error, RetryLater):
-            await self._later(delivery, error.delay_s, error)
+            await self._wait_in_broker(delivery, error.delay_s, error)
         elif isinstance(error, Requeue):
             await self.requeue(delivery, error)
         elif isinstance(error, AckAnyway):
@@ -131,10 +135,10 @@ class Failures:
             self.finish(delivery, Decision.REJECT, error)
 
     def finish(self, delivery: Delivery, decision: Decision, error: BaseException | None = None) -> Settled:
-        """The end of it."""
-        came = self.answer(delivery, decision, error)
-        if came in (Settled.TWICE, Settled.STALE):
-            return came
+        """Settle a delivery, and count and report the outcome."""
+        settled = self.answer(delivery, decision, error)
+        if settled in (Settled.TWICE, Settled.STALE):
+            return settled
         if decision is Decision.ACK:
             self.counters.acked += 1
         elif decision is Decision.REJECT:
@@ -144,66 +148,69 @@ class Failures:
         if self.loops is not None and decision is not Decision.REQUEUE:
             self.loops.forget(delivery)
         if (hooks := self.hooks) is not None:
-            call_back(lambda told: hooks.settled(told, decision.value, error), delivery)
-        return came
+            call_back(lambda delivery: hooks.settled(delivery, decision.value, error), delivery)
+        return settled
 
     async def requeue(self, delivery: Delivery, error: BaseException | None = None) -> None:
-        """Back to its place; with a pause, if that has happened too often.
+        """Requeue a delivery, after a pause if it is in a redelivery loop.
 
-        The pause is spent in this process: if the listener stops meanwhile, the message is in its place at
-        once. Where nothing can wait here, it is spent in the broker.
+        The delivery waits in this process, so it is back in its queue at once when the listener stops. If
+        deliveries can't wait in this process, it waits in the broker.
         """
         loops = None if self.ending else self.loops
-        pause_s = loops.requeued(delivery, asyncio.get_running_loop().time()) if loops else 0.0
-        if loops is None or not pause_s:
+        now_s = asyncio.get_running_loop().time()
+        count, pause_s = (0, 0.0) if loops is None else loops.requeued(delivery, now_s)
+        if not pause_s:
             self.finish(delivery, Decision.REQUEUE, error)
             return
         self.counters.loops += 1
-        count = loops.count(delivery)
         notice(
             self.hooks,
             "redelivery_loop",
-            f"a redelivery loop: {delivery!r} was requeued {count} times in a row, last because of "
-            f"{describe(error)}; it waits for {pause_s:g} s now",
+            f"redelivery loop: {delivery!r} was requeued {count} times in a row, last because of "
+            f"{describe(error)}; it now waits for {pause_s:g} s",
             queue=delivery.queue,
             message_id=delivery.message_id,
             count=count,
             pause_s=pause_s,
         )
-        if self.never_here or self.crowded():
-            await self._later(delivery, pause_s, error)
+        if self.always_in_broker or self.process_is_full():
+            await self._wait_in_broker(delivery, pause_s, error)
         else:
             self._leave_after(delivery, pause_s, error)
 
-    async def _later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
-        """Through the broker; if that can't be, it goes back after a moment."""
+    async def _wait_in_broker(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
+        """Give a delivery to the broker for a delay. If that fails, requeue it after a pause."""
         if delivery.settled:
             return
         try:
             await self.delays().later(delivery, delay_s, error)
         except (ClientError, TimeoutError) as failure:
-            self._give_back(delivery, failure, "it could not be put off")
+            self._give_back(delivery, failure, "its retry could not be delayed in the broker")
             return
         self.counters.retried += 1
         if (hooks := self.hooks) is not None:
-            call_back(lambda told: hooks.settled(told, "retried", error), delivery)
+            call_back(lambda delivery: hooks.settled(delivery, "retried", error), delivery)
 
-    async def put_off(self, delivery: Delivery, delay_s: float) -> None:
-        """It waited in this process, and goes on waiting in the broker, which counts its failure."""
+    async def move_to_broker(self, delivery: Delivery, delay_s: float) -> None:
+        """Let a delivery that waits in this process wait in the broker instead, which counts its failure."""
         delivery.local_attempts -= 1
         self.counters.retried -= 1
         if delivery.ledger.alive:
-            await self._later(delivery, delay_s, None)
+            await self._wait_in_broker(delivery, delay_s, None)
 
     async def _recover(self, delivery: Delivery, error: BaseException) -> None:
         if delivery.settled:
             return
         try:
-            decision = await self.recoverer.recover(self.failure(delivery, error))
+            decision = await self.recoverer.recover(self.make_failure(delivery, error))
             if not isinstance(decision, Decision):
-                raise TypeError(f"{type(self.recoverer).__name__} gave {decision!r} back: no Decision")
-        except BaseException as failure:  # the user's code: whatever it raises, the message stays
-            if ends_us(failure):
+                raise TypeError(
+                    f"{type(self.recoverer).__name__} returned {decision!r}, which is no Decision"
+                )
+        # The recoverer is the user's code. Whatever it raises, the message must stay in the broker.
+        except BaseException as failure:
+            if ends_worker(failure):
                 raise
             self._give_back(delivery, failure, "its recoverer failed")
             return
@@ -211,7 +218,8 @@ class Failures:
         if decision is Decision.REQUEUE and not isinstance(error, FATAL):
             await self.requeue(delivery, error)
         elif decision is Decision.REQUEUE:
-            self.finish(delivery, Decision.REJECT, error)  # it would fail in the same way for ever
+            # A requeue would end in the same failure for ever.
+            self.finish(delivery, Decision.REJECT, error)
         else:
             self.finish(delivery, decision, error)
 
@@ -219,7 +227,7 @@ class Failures:
         notice(
             self.hooks,
             "given_back",
-            f"{delivery!r} goes back to its queue in {_PAUSE_S:g} s, because {why}: {describe(error)}",
+            f"{delivery!r} is requeued in {_PAUSE_S:g} s, because {why}: {describe(error)}",
             queue=delivery.queue,
             message_id=delivery.message_id,
             error=describe(error),
@@ -243,21 +251,21 @@ class Failures:
         self.leaving_changed()
 
     def let_all_go(self) -> None:
-        """It ends: those that were to go back in a moment do so now."""
+        """Requeue all leaving deliveries now, because the listener stops."""
         for delivery in list(self.leaving):
             self._let_go(delivery)
 
     def forget_dead(self) -> None:
-        """The channel is gone: the broker delivers what was leaving again."""
-        for delivery in [each for each in self.leaving if not each.ledger.alive]:
+        """Forget leaving deliveries whose channel has ended. The broker delivers them again."""
+        for delivery in [delivery for delivery in self.leaving if not delivery.ledger.alive]:
             self.leaving.pop(delivery)[0].cancel()
 
-    async def leave_elsewhere(self) -> None:
-        """Nothing comes in the place of what waits here: the rest of each pause is spent in the broker."""
+    async def move_leaving_to_broker(self) -> None:
+        """Let all leaving deliveries spend the rest of their pause in the broker."""
         now_s = asyncio.get_running_loop().time()
         leaving = list(self.leaving.items())
         self.leaving.clear()
         for delivery, (timer, error) in leaving:
             timer.cancel()
             delivery.leaving = False
-            await self._later(delivery, max(0.0, timer.when() - now_s), error)
+            await self._wait_in_broker(delivery, max(0.0, timer.when() - now_s), error)

@@ -1,9 +1,8 @@
-"""Handlers: functions of the user's, and what they are called with.
+"""Handlers: the user's functions, and the arguments they are called with.
 
-A handler takes the body, the delivery, or both: a parameter annotated with `Delivery` gets the delivery,
-the other one gets the body, converted to its annotation (`codecs`). A coroutine function runs on the event
-loop, a plain function in a thread of the listener's own, so that it may block. What a handler's exceptions
-mean is left to the listener.
+A handler takes the body, the delivery, or both. A parameter annotated with `Delivery` gets the delivery. The
+other one gets the body, converted to its annotation (`codecs`). A coroutine function runs on the event loop,
+a plain function in one of the listener's threads, so that it may block. Exceptions are left to the listener.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ class Handler:
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
+            # An object may have a coroutine function as its `__call__`.
+            getattr(function, "__call__", None)  # noqa: B004
         )
         self._threads: Threads | None = None
         self._body_at: int | None = None
         self._convert: Converter | None = None
         self._arity = 0
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{self.name} is a generator: nothing of it would run; a handler returns")
+            raise TypeError(f"{self.name} is a generator, whose body would never run; a handler must return")
         self._read_signature(codecs, batch=batch)
 
     def _read_signature(self, codecs: Codecs, *, batch: bool) -> None:
@@ -61,11 +61,14 @@ class Handler:
                 )
             self._body_at = position
             self._convert = codecs.converter(annotation)
-        wanted = [p.name for p in inspect.signature(self.function).parameters.values() if _is_missing(p)]
-        if wanted:
-            raise TypeError(f"{self.name} wants {', '.join(wanted)} by name; nobody would give it that")
+        keywords = [p.name for p in inspect.signature(self.function).parameters.values() if _is_missing(p)]
+        if keywords:
+            raise TypeError(
+                f"{self.name} has keyword-only parameters without a default: {', '.join(keywords)}; "
+                "a handler is called with positional arguments only"
+            )
         if not parameters:
-            raise TypeError(f"{self.name} takes nothing; a handler takes the body, the delivery, or both")
+            raise TypeError(f"{self.name} has no parameters; a handler takes the body, the delivery, or both")
         self._arity = len(parameters)
 
     def start(self, threads: int) -> None:
@@ -78,7 +81,7 @@ class Handler:
             self._threads = None
 
     def arguments(self, delivery: Delivery) -> tuple[Any, ...]:
-        """What it is called with; `ConversionError` for a body that is not what it should be."""
+        """Return the arguments for this delivery. `ConversionError`: the body does not convert."""
         if self._convert is None:
             return (delivery,) * self._arity
         try:
@@ -88,16 +91,16 @@ class Handler:
         value = self._convert(delivery.body, content_type, encoding)
         if self._arity == 1:
             return (value,)
-        return tuple(value if at == self._body_at else delivery for at in range(self._arity))
+        return tuple(value if index == self._body_at else delivery for index in range(self._arity))
 
     def in_a_thread(self, arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Starts a plain function; it runs with the caller's context variables."""
+        """Start a plain function in a thread, with the caller's context variables."""
         assert self._threads is not None
         context = contextvars.copy_context()
         return self._threads.call(lambda: context.run(self._run, arguments))
 
     def _run(self, arguments: tuple[Any, ...]) -> Any:
-        """The call itself, in the thread; what a future can't carry, or would end the program, is wrapped."""
+        """Call the function in the thread. Wrap exceptions that end programs or that a future can't carry."""
         try:
             result = self.function(*arguments)
         except (StopIteration, BaseException) as error:
@@ -107,7 +110,7 @@ class Handler:
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise TypeError(f"{self.name} returned an awaitable that nobody awaits: define it with async def")
+            raise TypeError(f"{self.name} returned an awaitable, which is not awaited; use async def")
         return result
 
 
@@ -127,9 +130,9 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _item(annotation: Any, name: str) -> Any:
-    """Of a batch handler's parameter: what the list is a list of."""
+    """Return the type of a list's items: a batch handler's parameter is annotated with a list."""
     if annotation in (Any, list):
         return Any
     if get_origin(annotation) is list:
         return get_args(annotation)[0]
-    raise TypeError(f"a batch handler's parameter '{name}' is a list, not {annotation}")
+    raise TypeError(f"a batch handler's parameter '{name}' must be a list, not {annotation}")

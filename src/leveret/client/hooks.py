@@ -1,5 +1,4 @@
-"""The one way in for tracing, metrics and whatever else wants to watch: subclass `Hooks`, override what you
-need.
+"""Hooks for tracing, metrics and other observers: subclass `Hooks` and override what you need.
 
     class Tracing(Hooks):
         def publishing(self, headers):
@@ -7,8 +6,8 @@ need.
 
     Connection(url, hooks=Tracing())
 
-Hooks are called on the event loop, in the middle of the work: they must be quick and must not raise.
-Notices are also logged, with the same fields in `extra`, so that structured logs need no hook.
+Hooks are called on the event loop, so they must be quick and must not raise. Notices are also logged, with
+their fields in `extra`, so that structured logs need no hook.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ log = logging.getLogger("leveret.client")
 
 
 class Hooks:
-    """Does nothing, for each thing that happens."""
+    """Methods that do nothing, one for each event."""
 
     def connected(self, address: str) -> None:
-        """A connection is open."""
+        """A session is open."""
 
     def disconnected(self, error: ClientError) -> None:
-        """It has ended; the next one is on its way."""
+        """A session has ended. The connection tries to open the next one."""
 
     def blocked(self, reason: str | None) -> None:
-        """The broker takes no more messages; None: it does again."""
+        """The broker takes no messages for this reason; None: it takes them again."""
 
     def publishing(self, headers: dict[str, Value]) -> None:
         """A message is about to be sent; headers may be added."""
 
     def receipt(self, receipt: Receipt) -> None:
-        """It is known what became of a message."""
+        """A receipt was resolved."""
 
     def handling(self, delivery: Delivery) -> AbstractContextManager[object]:
         """Entered around each call of a handler."""
         return nullcontext()
 
     def settled(self, delivery: Delivery, outcome: str, error: BaseException | None) -> None:
-        """A delivery was acked, rejected, requeued or retried, and why."""
+        """A delivery was acked, rejected, requeued or retried because of this error."""
 
     def noticed(self, event: str, fields: dict[str, object]) -> None:
-        """Something that a person should know: a redelivery loop, a stale ack, a forgotten one ..."""
+        """Something happened that an operator should know, such as a redelivery loop or a stale ack."""
 
 
 class Around:
-    """`hooks.handling` around a call: what it raises, on entering or leaving, is logged."""
+    """`hooks.handling` around a call. An exception that it raises is logged."""
 
     def __init__(self, hooks: Hooks, delivery: Delivery) -> None:
         self._hooks = hooks
@@ -79,14 +78,14 @@ class Around:
     ) -> None:
         if (inner := self._inner) is not None:
 
-            def leave(told: BaseException | None) -> None:
-                inner.__exit__(kind, told, trace)
+            def leave(error: BaseException | None) -> None:
+                inner.__exit__(kind, error, trace)
 
             call_back(leave, error)
 
 
 def notice(hooks: Hooks | None, event: str, sentence: str, **fields: object) -> None:
-    """Says something to the log and to the hooks; `fields` are for programs."""
+    """Log a warning and call `hooks.noticed`. `fields` are for programs."""
     log.warning(sentence, extra={"event": event, **fields})
     if hooks is not None:
-        call_back(lambda told: hooks.noticed(event, told), fields)
+        call_back(lambda fields: hooks.noticed(event, fields), fields)

@@ -1,13 +1,13 @@
-"""Which messages were processed already: their ids, in memory or in an SQLite file.
+"""Ids of processed messages, in memory or in an SQLite file.
 
-Owns remembering; whether a duplicate is acked without calling the handler is the listener's affair. An id is
-remembered after its message was processed, so two copies that are in hand at the same moment are both
-processed: this narrows the window of at-least-once to that moment, it does not close it. The rule: when
-`SqliteSeen.remember` returns, the ids are synced to the disk, and no kill and no power loss takes them back.
+The listener asks this module for duplicates, and acks them without calling the handler. An id is remembered
+after its message was processed. So two copies that are in hand at the same moment are both processed: the
+window of at-least-once becomes small, but is not closed. The rule: when `SqliteSeen.remember` returns, the
+ids are synced to the disk, and survive a kill and a power loss.
 
     seen.db, application_id "LvSn", user_version 1
 
-        seen    id BLOB PRIMARY KEY     the message id, in UTF-8 or as it came
+        seen    id BLOB PRIMARY KEY     the message id: UTF-8, or the received bytes
                 at_s REAL               when it was remembered, in seconds since 1970; indexed
 """
 
@@ -39,25 +39,25 @@ _LOCK_TIMEOUT_S: Final = 10.0
 _WAL_TRIES: Final = 100
 _WAL_PAUSE_S: Final = 0.02
 _IDS_PER_COMMIT_MAX: Final = 10_000
-_PRUNED_PER_ID: Final = 2  # more than one, or what has expired would never be caught up with
+_PRUNED_PER_ID: Final = 2
+"""Expired ids that are deleted for each new id: more than one, so that the file does not grow for ever."""
 
 
 class Seen(Protocol):
-    """A memory of processed messages. Message ids must be unique to their producer's intent: what is sent
-    twice on purpose needs two ids."""
+    """A memory of processed messages. A message that is published twice on purpose needs two ids."""
 
     async def seen(self, ids: Sequence[str]) -> set[str]:
-        """Which of these were remembered, and not forgotten since."""
+        """Return the ids that are remembered."""
 
     async def remember(self, ids: Sequence[str]) -> None:
-        """These were processed. Returns when that is as safe as this memory can make it."""
+        """Remember the ids of processed messages. Returns when they are as safe as can be."""
 
     async def close(self) -> None:
-        """Gives back what it holds; to be called once, at the end."""
+        """Release all resources. To be called once, at the end."""
 
 
 class MemorySeen:
-    """The last `max_ids` ids of this process; of those, what was used least recently is forgotten first.
+    """Up to `max_ids` ids of this process. The least recently used id is forgotten first.
 
     >>> seen = MemorySeen(max_ids=10_000, ttl_s=3600)
     """
@@ -123,8 +123,8 @@ class SqliteSeen:
     >>> await seen.seen(["order-7", "order-8"])
     {'order-7'}
 
-    SQLite runs in one thread of its own. What is to be remembered while a commit is under way goes into the
-    next one together, so that many handlers at once do not wait for a sync each.
+    SQLite runs in a thread of its own. All ids that arrive during a commit go into the next commit together,
+    so that concurrent handlers do not each wait for a sync of their own.
     """
 
     def __init__(
@@ -136,35 +136,37 @@ class SqliteSeen:
     ) -> None:
         self._file = _File(fspath(path), ttl_s, clock)
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
-        self._lock = Lock()  # several event loops may use it
+        # Several event loops may use one memory.
+        self._lock = Lock()
         self._thread: Thread | None = None
         self._is_closed = False
         self._ended: Future[None] = Future()
 
     async def seen(self, ids: Sequence[str]) -> set[str]:
         keys = [to_bytes(id_) for id_ in ids]
-        found = await self._ask(_Request(keys, remembers=False))
-        return {id_ for id_, key in zip(ids, keys, strict=True) if key in found}
+        seen = await self._ask(_Request(keys, remembers=False))
+        return {id_ for id_, key in zip(ids, keys, strict=True) if key in seen}
 
     async def remember(self, ids: Sequence[str]) -> None:
         await self._ask(_Request([to_bytes(id_) for id_ in ids], remembers=True))
 
     async def close(self) -> None:
-        """Finishes what was asked for, then closes the file; its thread is gone when this returns."""
+        """Finish all requests, close the file, and end the thread."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._requests.put(None)
         if self._thread is not None:
             await asyncio.shield(asyncio.wrap_future(self._ended))
-            self._thread.join()  # it has nothing left to do
+            # The thread has nothing left to do.
+            self._thread.join()
 
     async def _ask(self, request: _Request) -> set[bytes]:
         with self._lock:
             if self._is_closed:
                 raise Closed(f"{self._file.path} was closed")
             if self._thread is None:
-                # A daemon: who forgets close() must still be able to end; SQLite survives being cut off.
+                # A daemon thread lets the process end without close(). SQLite survives being cut off.
                 self._thread = Thread(target=self._serve, name="leveret-seen", daemon=True)
                 self._thread.start()
             self._requests.put(request)
@@ -174,20 +176,20 @@ class SqliteSeen:
 
     def _serve(self) -> None:
         while (request := self._requests.get()) is not None:
-            requests, is_last = self._with_those_that_wait(request)
-            # Whoever has gone meanwhile is not served: its messages were not acked either.
-            wanted = [one for one in requests if one.answer.set_running_or_notify_cancel()]
-            _serve_together(self._file, [one for one in wanted if one.remembers])
-            for one in wanted:
-                if not one.remembers:
-                    _serve_one(self._file, one)
+            requests, is_last = self._collect(request)
+            # Requests that were cancelled meanwhile are dropped: their messages were not acked either.
+            requests = [request for request in requests if request.answer.set_running_or_notify_cancel()]
+            _remember(self._file, [request for request in requests if request.remembers])
+            for request in requests:
+                if not request.remembers:
+                    _look_up(self._file, request)
             if is_last:
                 break
         self._file.close()
         self._ended.set_result(None)
 
-    def _with_those_that_wait(self, first: _Request) -> tuple[list[_Request], bool]:
-        """What goes into one commit, and whether the end was among it."""
+    def _collect(self, first: _Request) -> tuple[list[_Request], bool]:
+        """Return the requests for one commit, and whether the memory is closed after it."""
         requests, count = [first], len(first.keys)
         with suppress(Empty):
             while count < _IDS_PER_COMMIT_MAX:
@@ -199,12 +201,13 @@ class SqliteSeen:
         return requests, False
 
 
-def _serve_together(file: _File, requests: list[_Request]) -> None:
+def _remember(file: _File, requests: list[_Request]) -> None:
     if not requests:
         return
     try:
         file.remember([key for request in requests for key in request.keys])
-    except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+    # Any error must reach the waiting callers.
+    except Exception as error:  # noqa: BLE001
         for request in requests:
             request.answer.set_exception(error)
     else:
@@ -212,15 +215,16 @@ def _serve_together(file: _File, requests: list[_Request]) -> None:
             request.answer.set_result(set())
 
 
-def _serve_one(file: _File, request: _Request) -> None:
+def _look_up(file: _File, request: _Request) -> None:
     try:
         request.answer.set_result(file.seen(request.keys))
-    except Exception as error:  # noqa: BLE001  # whatever it is, who waits must hear of it
+    # Any error must reach the waiting caller.
+    except Exception as error:  # noqa: BLE001
         request.answer.set_exception(error)
 
 
 class _File:
-    """The table, for one thread. Opened when it is first needed, and anew after anything went wrong."""
+    """The table, used by one thread. It is opened at the first use, and again after an error."""
 
     def __init__(self, path: str, ttl_s: float | None, clock: Callable[[], float]) -> None:
         self.path = path
@@ -238,7 +242,7 @@ class _File:
         return rows.fetchone() is not None
 
     def remember(self, keys: list[bytes]) -> None:
-        """All of them or none, in one commit, which also forgets some of what has expired."""
+        """Remember all ids or none, in one commit, which also deletes some expired ids."""
         now_s = self._clock()
         with self._failing_closed(), _transaction(database := self._open()):
             database.executemany(
@@ -262,13 +266,14 @@ class _File:
         return self._database
 
     def _prepare(self, database: sqlite3.Connection) -> None:
-        with _transaction(database, "DEFERRED"):  # or another process could make the file between two looks
+        # One transaction, because another process may create the tables at the same time.
+        with _transaction(database, "DEFERRED"):
             ((application,),) = database.execute("PRAGMA application_id")
             ((version,),) = database.execute("PRAGMA user_version")
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_schema")
         if tables and (application, version) != (_APPLICATION, _FORMAT):
             raise SeenFailed(
-                f"{self.path} is another program's, or a newer version's",
+                f"{self.path} belongs to another program, or to a newer version of Leveret",
                 hint="give another path; the file was not changed",
             )
         _use_wal(database)
@@ -282,18 +287,18 @@ class _File:
 
     @contextmanager
     def _failing_closed(self) -> Iterator[None]:
-        """A connection that failed is closed, which undoes what was not committed."""
+        """Close the database after an error, which undoes what was not committed."""
         try:
             yield
         except BaseException as error:
             self.close()
             if isinstance(error, sqlite3.Error):
-                raise SeenFailed(f"cannot go on with {self.path}: {error}") from error
+                raise SeenFailed(f"cannot read or write {self.path}: {error}") from error
             raise
 
 
 def _use_wal(database: sqlite3.Connection) -> None:
-    """Of several that make a file at the same moment, SQLite tells some at once that it is locked."""
+    """Switch to WAL mode, and try again while another process does: SQLite does not wait for that lock."""
     for tries_left in reversed(range(_WAL_TRIES)):
         try:
             database.execute("PRAGMA journal_mode = WAL")
@@ -306,7 +311,7 @@ def _use_wal(database: sqlite3.Connection) -> None:
 
 @contextmanager
 def _transaction(database: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """One that writes is IMMEDIATE: it asks for the lock at the start, where SQLite can wait for it."""
+    """Commit at the end. A write is IMMEDIATE: it takes the lock at the start, when SQLite can wait."""
     database.execute(f"BEGIN {kind}")
     yield
     database.execute("COMMIT")

@@ -1,9 +1,9 @@
 """A listener: one queue or group, one handler, and a decision for every delivery.
 
-Owns the deliveries that wait for a worker, and the workers. Consuming, through reconnects, is left to
-`Intake`, calling the handler to `Processing`, what a failure means to `Failures`. The rules: what waits for
-a retry holds no worker; what came before a reconnect is not processed after it, because the broker delivers
-it again; in orderly mode no two of a partition are in hand.
+This module owns the workers, and the deliveries that wait for a worker. Consuming through reconnects is left
+to `Intake`, calling the handler to `Processing`, failures to `Failures`. The rules: a delivery that waits for
+a retry holds no worker. A delivery whose channel has ended is not processed, because the broker delivers it
+again. In orderly mode, one message of a partition is in hand at a time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
-from leveret.client.delay_queue_returns import Returns
+from leveret.client.delay_queue_returns import DelayQueueReturns
 from leveret.client.delivery import Delivery
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler
 from leveret.client.hooks import notice
 from leveret.client.internal_queues import EnsuredQueues
-from leveret.client.listener_options import Batch, Terms
+from leveret.client.listener_options import Batch, ListenerOptions
 from leveret.client.partition_order import Lanes
 from leveret.client.processing import Processing
 from leveret.client.publisher import Publisher
@@ -40,11 +40,11 @@ from leveret.client.subscription import Intake, Subscription
 log = logging.getLogger("leveret.client")
 
 _CANCEL_S: Final = 5.0
-"""How long a handler may take to be cancelled."""
+"""How long a handler may take to end after it was cancelled."""
 _WAITING_PER_PREFETCH: Final = 10
-"""No more deliveries than so many times the prefetch wait here for their next try."""
+"""How many deliveries may wait in the process for their next try, as a multiple of the prefetch."""
 _TURN: Final = 100
-"""So many deliveries at most before everybody else gets a turn of the loop."""
+"""Deliveries that a worker handles before it lets other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class ListenerHealth:
     handler: str
     consuming: bool
     error: str | None
-    """Why it does not consume."""
+    """Why the listener does not consume."""
     waiting: int
     """Deliveries that wait for a worker or for their next try."""
     in_hand: int
-    """Deliveries that a handler has."""
+    """Deliveries whose handler runs."""
     group: str | None = None
-    """As whose member it consumes."""
+    """The group as whose member the listener consumes."""
 
 
 class Listener:
@@ -70,16 +70,16 @@ class Listener:
         connection: Connection,
         subscription: Subscription,
         handler: Handler,
-        terms: Terms,
+        options: ListenerOptions,
         *,
         publisher: Callable[[], Publisher],
         queues: EnsuredQueues,
         codecs: Codecs,
         chance: random.Random,
-        alone: bool = False,
+        single_active: bool = False,
     ) -> None:
-        """`alone`: no further consumer beside this one would be sent anything."""
-        self.terms = terms
+        """`single_active`: the queue has a single active consumer, so extra consumers would get nothing."""
+        self.options = options
         self.queue = subscription.queue
         self.handler = handler
         self.counters = ListenerCounters()
@@ -87,7 +87,7 @@ class Listener:
         self._hooks = connection.hooks
         self._publisher = publisher
         self._queues = queues
-        self._returns = Returns(connection, subscription.queue, publisher=publisher, codecs=codecs)
+        self._returns = DelayQueueReturns(connection, subscription.queue, publisher=publisher, codecs=codecs)
         self._delay_queues = DelayQueues(publisher, queues, returning=self._returns.begin)
         self._intake = Intake(
             connection,
@@ -95,59 +95,60 @@ class Listener:
             deliver=self._deliver,
             stale=self._stale,
             codecs=codecs,
-            settle=None if terms.ack == "none" else self._settle,
+            settle=None if options.ack == "none" else self._settle,
             lost=self._forget_dead,
-            unrelieved=self._wait_elsewhere,
+            cannot_make_room=self._wait_in_broker,
         )
         self._failures = Failures(
-            retry=terms.retry,
-            recoverer=terms.recoverer,
+            retry=options.retry,
+            recoverer=options.recoverer,
             delays=self._delays,
-            failure=self._failure,
-            wait_here=self._wait_here,
+            make_failure=self._make_failure,
+            wait_in_process=self._wait_in_process,
             counters=self.counters,
             hooks=self._hooks,
             chance=chance,
-            loops=LoopDetector() if terms.member is None else None,
-            answer=_settle_in_queue if terms.member is None else settle_in_group,
-            crowded=lambda: self._waiting_count >= _WAITING_PER_PREFETCH * terms.prefetch,
-            leaving_changed=self._relieve,
-            never_here=subscription.exclusive or alone or terms.member is not None,
-            attempts_max=terms.attempts_max,
+            loops=LoopDetector() if options.member is None else None,
+            answer=_settle_in_queue if options.member is None else settle_in_group,
+            process_is_full=lambda: self._waiting_count >= _WAITING_PER_PREFETCH * options.prefetch,
+            leaving_changed=self._make_room,
+            always_in_broker=subscription.exclusive or single_active or options.member is not None,
+            attempts_max=options.attempts_max,
         )
         self._processing = Processing(
-            handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
+            handler, options, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
         )
         self._buffer: deque[Delivery] = deque()
-        self._lanes = None if terms.member is None else Lanes()
+        self._lanes = None if options.member is None else Lanes()
         self._waiting: dict[Delivery, asyncio.TimerHandle] = {}
         self._in_hand: set[Delivery] = set()
         self._workers: set[asyncio.Task[None]] = set()
         self._batch_timer: asyncio.TimerHandle | None = None
         self._batch_due = False
         self._stopping = False
-        self._over = False
-        """Nobody is waited for any more."""
+        self._grace_ended = False
+        """Whether the grace period has ended, and no worker is waited for."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.handler.start(self.terms.concurrency)
+        self.handler.start(self.options.concurrency)
         self._intake.start()
-        if self.terms.ack != "none":
+        if self.options.ack != "none":
             self._returns.start()
 
     async def stop(self, grace_s: float, *, caller: asyncio.Task[Any] | None = None) -> None:
-        """Takes nothing more, finishes or gives back what is in hand, says what is done.
+        """Stop consuming, finish or give back what is in hand, and write the acks.
 
-        A handler that stops its own application is the `caller`: it is not waited for, and its message goes
-        back.
+        If a handler stops its own application, its task is the `caller`. Nothing waits for it, and the broker
+        requeues its message.
         """
         self._stopping = self._failures.ending = True
         self._forget_batch_timer()
         await self._intake.cancel()
-        if self.terms.ack == "none":
+        if self.options.ack == "none":
+            # These deliveries can't be given back, so they are finished if there is time.
             self._batch_due = True
-            self._work_on()  # nothing can be given back: it is finished, if there is time
+            self._start_workers()
         else:
             self._give_back_waiting()
         await self._finish(grace_s, caller)
@@ -156,18 +157,18 @@ class Listener:
         await self._intake.close()
 
     async def _finish(self, grace_s: float, caller: asyncio.Task[Any] | None) -> None:
-        """Waits for the workers; those that take too long are cancelled, and what they had goes back."""
+        """Wait for the workers, and cancel those that take too long. The broker requeues what they had."""
         deadline_s = self._loop.time() + grace_s
         while (others := self._workers - {caller}) and (left_s := deadline_s - self._loop.time()) > 0:
             await asyncio.wait(others, timeout=left_s)
-        self._over = True
+        self._grace_ended = True
         unfinished = len(self._buffer) + len(self._in_hand)
         late = self._workers - {caller}
         for task in late:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=_CANCEL_S)
-        if unfinished and self.terms.ack == "none":
+        if unfinished and self.options.ack == "none":
             notice(
                 self._hooks,
                 "lost",
@@ -189,41 +190,39 @@ class Listener:
             self._intake.group,
         )
 
-    # taking
+    # deliveries
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        if self._stopping and self.terms.ack != "none":
+        if self._stopping and self.options.ack != "none":
             for delivery in deliveries:
                 give_back_untouched(delivery)
             return
         self.counters.delivered += len(deliveries)
         self._buffer.extend(deliveries if self._lanes is None else self._lanes.enter(deliveries))
-        self._hold_back_or_not()
-        self._work_on()
+        self._pause_or_resume_reading()
+        self._start_workers()
 
-    def _hold_back_or_not(self) -> None:
-        """Without acks nothing else bounds what the broker sends: the socket is not read while we are
-        behind.
-        """
-        if self.terms.ack == "none" and not self._stopping:
+    def _pause_or_resume_reading(self) -> None:
+        """Without acks, stop reading the socket while too many deliveries wait: no prefetch bounds them."""
+        if self.options.ack == "none" and not self._stopping:
             behind = len(self._buffer)
-            if behind >= self.terms.prefetch:
+            if behind >= self.options.prefetch:
                 self._intake.hold_back(True)
-            elif behind <= self.terms.prefetch // 2:
+            elif behind <= self.options.prefetch // 2:
                 self._intake.hold_back(False)
 
-    def _work_on(self) -> None:
-        """Starts workers, as many as there is work for."""
-        batch = self.terms.batch
+    def _start_workers(self) -> None:
+        """Start as many workers as there is work for, up to `concurrency`."""
+        batch = self.options.batch
         if batch is not None:
-            self._work_on_batches(batch)
+            self._start_batches(batch)
             return
-        for _ in range(min(len(self._buffer), self.terms.concurrency - len(self._workers))):
+        for _ in range(min(len(self._buffer), self.options.concurrency - len(self._workers))):
             self._start_worker(self._work())
 
-    def _work_on_batches(self, batch: Batch) -> None:
-        """A batch is ready when it is full, or when its first message has waited long enough."""
-        while self._buffer and len(self._workers) < self.terms.concurrency:
+    def _start_batches(self, batch: Batch) -> None:
+        """Start a worker for each batch that is full, or whose first message has waited long enough."""
+        while self._buffer and len(self._workers) < self.options.concurrency:
             if len(self._buffer) < batch.size and not self._batch_due:
                 if self._batch_timer is None:
                     self._batch_timer = self._loop.call_later(batch.seconds, self._batch_time_over)
@@ -235,7 +234,7 @@ class Listener:
     def _batch_time_over(self) -> None:
         self._batch_timer = None
         self._batch_due = True
-        self._work_on()
+        self._start_workers()
 
     def _forget_batch_timer(self) -> None:
         self._batch_due = False
@@ -244,16 +243,16 @@ class Listener:
             self._batch_timer = None
 
     async def _work_batch(self, deliveries: list[Delivery]) -> None:
-        self._hold_back_or_not()
-        alive = [each for each in deliveries if self.terms.ack == "none" or each.ledger.alive]
+        self._pause_or_resume_reading()
+        alive = [delivery for delivery in deliveries if self.options.ack == "none" or delivery.ledger.alive]
         try:
             if alive:
                 self._in_hand.update(alive)
                 await self._processing.many(alive)
         finally:
             self._in_hand.difference_update(alive)
-            for each in deliveries:
-                self._go_on_behind(each)
+            for delivery in deliveries:
+                self._free_lane(delivery)
 
     def _start_worker(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -263,37 +262,38 @@ class Listener:
     def _worker_done(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the listener of queue '%s' broke", self.queue, exc_info=error)
-        if self._buffer and self._goes_on:
-            self._work_on()
+            log.error("a worker of the listener of queue '%s' failed", self.queue, exc_info=error)
+        if self._buffer and self._may_work:
+            self._start_workers()
 
     @property
-    def _goes_on(self) -> bool:
-        """Without acks what is here is finished also at the end: it can't be given back."""
-        return not self._stopping or (self.terms.ack == "none" and not self._over)
+    def _may_work(self) -> bool:
+        """Whether workers may begin deliveries. Without acks they may during the grace period too."""
+        return not self._stopping or (self.options.ack == "none" and not self._grace_ended)
 
     async def _work(self) -> None:
         turn = 0
         buffer = self._buffer
-        while buffer and self._goes_on:
+        while buffer and self._may_work:
             delivery = buffer.popleft()
-            if self.terms.ack == "none":
-                self._hold_back_or_not()
-            elif not delivery.ledger.alive:  # the broker delivers it again
-                self._go_on_behind(delivery)
+            if self.options.ack == "none":
+                self._pause_or_resume_reading()
+            elif not delivery.ledger.alive:
+                # The broker delivers it again.
+                self._free_lane(delivery)
                 continue
             self._in_hand.add(delivery)
             try:
                 await self._processing.one(delivery)
             finally:
                 self._in_hand.discard(delivery)
-                self._go_on_behind(delivery)
+                self._free_lane(delivery)
             turn += 1
             if turn % _TURN == 0:
                 await asyncio.sleep(0)
 
-    def _go_on_behind(self, delivery: Delivery) -> None:
-        """In orderly mode the next of its partition may have been waiting for it."""
+    def _free_lane(self, delivery: Delivery) -> None:
+        """In orderly mode, let the next delivery of this partition go on."""
         if self._lanes is not None:
             self._buffer.extend(self._lanes.leave(delivery))
 
@@ -303,53 +303,56 @@ class Listener:
         session = self._connection.session
         return DelayedRequeue() if session is not None and session.has(CAPABILITY) else self._delay_queues
 
-    def _failure(self, delivery: Delivery, error: BaseException) -> Failure:
+    def _make_failure(self, delivery: Delivery, error: BaseException) -> Failure:
         attempts = delivery.attempt if delivery.begun else delivery.attempt - 1
         return Failure(delivery, error, attempts, self._publisher(), self._queues.ensure)
 
-    def _wait_here(self, delivery: Delivery, delay_s: float) -> None:
-        """In this process, unacked; meanwhile the broker sends others in its place."""
-        self._waiting[delivery] = self._loop.call_later(delay_s, self._again, delivery)
-        self._relieve()
+    def _wait_in_process(self, delivery: Delivery, delay_s: float) -> None:
+        """Keep a delivery in this process, unacked, while the broker sends others in its place."""
+        self._waiting[delivery] = self._loop.call_later(delay_s, self._try_again, delivery)
+        self._make_room()
 
     @property
     def _waiting_count(self) -> int:
         """How many deliveries wait in this process, unacked: for their next try, or to be requeued."""
         return len(self._waiting) + len(self._failures.leaving)
 
-    def _relieve(self) -> None:
-        self._intake.relieve(self._waiting_count)
+    def _make_room(self) -> None:
+        self._intake.make_room(self._waiting_count)
 
-    def _again(self, delivery: Delivery) -> None:
+    def _try_again(self, delivery: Delivery) -> None:
         del self._waiting[delivery]
-        self._relieve()
+        self._make_room()
         if delivery.ledger.alive and not self._stopping:
             self._buffer.appendleft(delivery)
-            self._work_on()
+            self._start_workers()
 
-    def _wait_elsewhere(self) -> None:
-        """Nothing comes in the place of what waits here: it waits in the broker, now and from now on."""
-        self._failures.never_here = True
+    def _wait_in_broker(self) -> None:
+        """Move all deliveries that wait in this process to the broker, and let later ones wait there too."""
+        self._failures.always_in_broker = True
         waiting = [(delivery, timer.when()) for delivery, timer in self._waiting.items()]
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
         if (waiting or self._failures.leaving) and not self._stopping:
-            self._start_worker(self._put_off(waiting))
+            self._start_worker(self._move_to_broker(waiting))
 
-    async def _put_off(self, due_s: list[tuple[Delivery, float]]) -> None:
+    async def _move_to_broker(self, waiting: list[tuple[Delivery, float]]) -> None:
         now_s = self._loop.time()
         await asyncio.gather(
-            self._failures.leave_elsewhere(),
-            *(self._failures.put_off(each, max(0.0, when_s - now_s)) for each, when_s in due_s),
+            self._failures.move_leaving_to_broker(),
+            *(
+                self._failures.move_to_broker(delivery, max(0.0, due_s - now_s))
+                for delivery, due_s in waiting
+            ),
         )
 
     async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
         return await self._processing.settle(delivery, decision)
 
     def _forget_dead(self) -> None:
-        """The channel is gone: what came on it is the broker's again."""
-        for delivery in [each for each in self._waiting if not each.ledger.alive]:
+        """Forget deliveries whose channel has ended. The broker delivers them again."""
+        for delivery in [delivery for delivery in self._waiting if not delivery.ledger.alive]:
             self._waiting.pop(delivery).cancel()
         self._failures.forget_dead()
 
@@ -381,5 +384,4 @@ class Listener:
 
 
 def _settle_in_queue(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:
-    """A queue does not ask why."""
     return delivery.ledger.settle(delivery, decision)

@@ -1,9 +1,8 @@
-"""Membership in a consumer group: which group, what it asks of the broker, and what makes no sense.
+"""Membership in a consumer group: the group and its settings, as arguments of `basic.consume`.
 
-Checked when a listener is registered, before anything is consumed; every mistake is a `ValueError` that says
-what would be right. What is not given is left as the group has it, so that operators can set it; what is
-given holds for all members of the group, from each join on. Who gets which message, and when it comes again,
-is the broker's affair.
+Settings are checked when a listener is registered. A mistake is a `ValueError` that says what would be right.
+A setting that is not given stays as the group has it, so that operators can change it. A setting that is
+given holds for all members of the group, from each join on. The broker assigns messages and times retries.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Mode: TypeAlias = Literal["concurrent", "orderly"]
 Start: TypeAlias = str | int | datetime
 
 CAPABILITY: Final = "consumer_groups"
-"""What a broker announces that has groups."""
+"""The capability that a broker with groups announces."""
 GROUP: Final = "x-group"
 MAX_RECONSUME: Final = 16
-"""How often a message comes again, in a group where nobody has set it."""
+"""How often a message is redelivered, in a group without a setting of its own."""
 _NAME_BYTES_MAX: Final = 200
 _TIME_S_MAX: Final = 315_360_000
 """Ten years."""
@@ -42,17 +41,17 @@ class Membership:
     group: str
     mode: Mode | None = None
     start: Start = "first"
-    """Of a group that is not there yet: first, last, an offset, a point in time, or how long ago (`1h`)."""
+    """Where a new group begins: first, last, an offset, a point in time, or how long ago (`1h`)."""
     max_span: int | None = None
-    """No delivery beyond the lowest unsettled offset and this."""
+    """How far deliveries may reach above the lowest unsettled offset."""
     consume_timeout_s: float | None = None
-    """A delivery that is not settled so long after it was sent goes back; 0: never."""
+    """Time after which an unsettled delivery is requeued; 0: never."""
     max_reconsume: int | None = None
-    """How often a message comes again before it is a dead letter; -1: for ever."""
+    """How often a message is redelivered before it is dead-lettered; -1: for ever."""
     delays: str | Sequence[float] | None = None
-    """How long a message waits that goes back, the first time, the second ...: seconds, or `1s 10s 1m`."""
+    """Delays of the first requeue, the second and so on: seconds, or `1s 10s 1m`."""
     first_level: int | None = None
-    """With which entry of the delays it begins, counted from 1."""
+    """The number of the first delay that is used, counted from 1."""
 
     def __post_init__(self) -> None:
         _check_name(self.group)
@@ -71,9 +70,9 @@ class Membership:
         self.arguments()
 
     def arguments(self) -> dict[str, Value]:
-        """Of `basic.consume`."""
+        """Return the arguments of `basic.consume`."""
         timeout_s, delays = self.consume_timeout_s, self.delays
-        found: dict[str, Value | None] = {
+        arguments: dict[str, Value | None] = {
             GROUP: self.group,
             "x-group-mode": self.mode,
             "x-group-start": _position(self.start),
@@ -85,11 +84,11 @@ class Membership:
             "x-group-delays": None if delays is None else _delays_ms(delays),
             "x-group-first-level": self.first_level,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in arguments.items() if value is not None}
 
     @property
     def attempts_max(self) -> int | None:
-        """After so many the broker makes a dead letter of a message; None: never."""
+        """The number of attempts after which the broker dead-letters a message; None: no limit."""
         limit = MAX_RECONSUME if self.max_reconsume is None else self.max_reconsume
         return None if limit < 0 else 1 + limit
 
@@ -107,7 +106,7 @@ def _check_number(name: str, value: int | None, *, least: int) -> None:
 
 
 def _milliseconds(name: str, value_s: float) -> int:
-    """A time above 0 is never rounded to 0, which would mean something else."""
+    """Return whole milliseconds: at least 1 for a time above 0, because 0 has a meaning of its own."""
     number = isinstance(value_s, int | float) and not isinstance(value_s, bool)
     if not number or not 0 <= value_s <= _TIME_S_MAX:
         raise ValueError(f"{name} is a number of seconds, from 0 to ten years, not {value_s!r}")
@@ -120,22 +119,22 @@ def _delays_ms(delays: str | Sequence[float]) -> list[Value]:
         raise ValueError(f"delays is a list of seconds, or a text like '10s 30s 1m', not {delays!r}")
     if not listed:
         raise ValueError("delays is empty; a group needs at least one delay, like '10s 30s 1m' or [10, 30]")
-    return [_milliseconds("each of delays", _seconds(each)) for each in listed]
+    return [_milliseconds("each of delays", _seconds(delay)) for delay in listed]
 
 
 def _seconds(delay: str | float) -> float:
     if not isinstance(delay, str):
         return delay
-    found = _DELAY.fullmatch(delay)
-    if found is None:
+    match = _DELAY.fullmatch(delay)
+    if match is None:
         raise ValueError(f"delays contains {delay!r}; a delay is a time like 500ms, 10s, 1m or 2h")
-    return int(found[1]) * _UNITS_S[found[2]]
+    return int(match[1]) * _UNITS_S[match[2]]
 
 
 def _position(start: Start) -> Value:
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            raise ValueError(f"start is {start}, without a time zone: nobody knows when that is")
+            raise ValueError(f"start is {start}, without a time zone: give it one, as in datetime.now(UTC)")
         return Timestamp(max(0, math.floor(start.timestamp())))
     if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 1 << 63:
         return start

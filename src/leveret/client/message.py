@@ -1,9 +1,9 @@
-"""Messages on their way out: what a caller says about one, and the bytes it becomes.
+"""Messages to be published, and their encoding.
 
-Most messages of a publisher differ in nothing but body, sequence and message id. For those the content
-header is packed by one `Struct` from a template that is kept per combination of properties (0.5 us); a
-message with headers or ids of its own is encoded property by property. Every message carries `x-producer`
-and `x-seq`, by which a queue of Leveret declared with `x-dedup` stores it once however often it is sent.
+Most messages of a publisher differ only in body, sequence number and message id. One `Struct` packs their
+content header from a template that is kept for each combination of properties (0.5 us). A message with its
+own headers or ids is encoded property by property. Every message carries `x-producer` and `x-seq`, by which
+a queue of Leveret declared with `x-dedup` stores it once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
 _TEMPLATES_MAX: Final = 1024
 _PLAIN: Final = ("content_encoding", "priority", "reply_to", "type", "user_id", "app_id")
-"""Properties that are passed on as they are."""
+"""Properties that are encoded as the caller gives them."""
 _OWN: Final = frozenset(("headers", "message_id", "correlation_id", "timestamp"))
-"""Properties that differ from message to message, as a rule."""
+"""Properties that usually differ from message to message, so that no template is kept for them."""
 
 
 class Properties(TypedDict, total=False):
-    """What a message says about itself, beside its body."""
+    """The properties that a caller may give with a message."""
 
     headers: Mapping[str, Value]
     content_type: str
@@ -64,16 +64,16 @@ class Message(NamedTuple):
     routing_key: str = ""
     exchange: str = ""
     mandatory: bool | None = None
-    """Whether it comes back when nobody takes it; None: as the publisher has it."""
+    """Whether the broker returns the message if no queue takes it; None: as the publisher is set."""
     seq: int | None = None
-    """The number under which a queue stores it once; None: the publisher counts."""
+    """The sequence number, by which a queue stores the message once; None: the publisher counts."""
     on_confirm: Callable[[Receipt], None] | None = None
-    """Called with this message's receipt."""
+    """Called with this message's receipt when it is resolved."""
     properties: Properties = _NOTHING
 
 
 class Envelope(NamedTuple):
-    """A message as it goes over the wire: payloads of the method and of the content header, and the body."""
+    """An encoded message: payloads of the method and of the content header, and the body."""
 
     method: bytes
     header: bytes
@@ -101,24 +101,24 @@ class Envelopes:
         self._methods: dict[tuple[str, str, bool], bytes] = {}
 
     def make(
-        self, body: Any, routing_key: str, exchange: str, *, mandatory: bool, seq: int, said: Properties
+        self, body: Any, routing_key: str, exchange: str, *, mandatory: bool, seq: int, given: Properties
     ) -> Envelope:
-        content_type = said.get("content_type") if said else None
+        content_type = given.get("content_type") if given else None
         encoding = None
         if content_type is not None or not isinstance(body, bytes):
-            wanted = said.get("content_encoding") if said else None
-            body, content_type, encoding = self._codecs.encode(body, content_type, content_encoding=wanted)
+            encoding = given.get("content_encoding") if given else None
+            body, content_type, encoding = self._codecs.encode(body, content_type, content_encoding=encoding)
         method = self._methods.get((exchange, routing_key, mandatory))
         if method is None:
             method = self._method(exchange, routing_key, mandatory)
-        if self._hook is not None or (said and not _OWN.isdisjoint(said)):
-            return Envelope(method, self._encoded(body, content_type, encoding, seq, said), body)
-        packer, before, middle, after, end = self._template(content_type, encoding, said)
+        if self._hook is not None or (given and not _OWN.isdisjoint(given)):
+            return Envelope(method, self._encoded(body, content_type, encoding, seq, given), body)
+        packer, before, middle, after, end = self._template(content_type, encoding, given)
         header = packer.pack(before, len(body), middle, seq, after, b"%016x" % seq, end)
         return Envelope(method, header, body)
 
     def message_id(self, seq: int) -> str:
-        """Of messages that are not given one."""
+        """Return the id of a message whose caller gave none."""
         return f"{self._producer}-{seq:016x}"
 
     def _method(self, exchange: str, routing_key: str, mandatory: bool) -> bytes:
@@ -132,25 +132,25 @@ class Envelopes:
             mandatory=mandatory,
             immediate=False,
         )
-        found = self._methods[exchange, routing_key, mandatory] = methods.encode(publish)
-        return found
+        payload = self._methods[exchange, routing_key, mandatory] = methods.encode(publish)
+        return payload
 
-    def _template(self, content_type: str | None, encoding: str | None, said: Properties) -> _Template:
-        key = (content_type, encoding, *said.items()) if said else content_type
-        found = self._templates.get(key)
-        if found is None:
+    def _template(self, content_type: str | None, encoding: str | None, given: Properties) -> _Template:
+        key = (content_type, encoding, *given.items()) if given else content_type
+        template = self._templates.get(key)
+        if template is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
-            found = self._templates[key] = self._made_template(content_type, encoding, said)
-        return found
+            template = self._templates[key] = self._make_template(content_type, encoding, given)
+        return template
 
-    def _made_template(self, content_type: str | None, encoding: str | None, said: Properties) -> _Template:
-        """Encodes an example and cuts it where sequence and id are: at bytes that no text contains."""
+    def _make_template(self, content_type: str | None, encoding: str | None, given: Properties) -> _Template:
+        """Encode an example and cut it at the sequence number and the id: bytes that no text contains."""
         seq, digits = 0x0123456789ABCDEF, bytes(range(0x80, 0x90))
-        found = _properties(content_type, encoding, said)
-        found["headers"] = {PRODUCER: self._producer, SEQ: seq}
-        found["message_id"] = f"{self._producer}-{to_text(digits)}"
-        header = properties.encode(found, 0)
+        fields = _fields(content_type, encoding, given)
+        fields["headers"] = {PRODUCER: self._producer, SEQ: seq}
+        fields["message_id"] = f"{self._producer}-{to_text(digits)}"
+        header = properties.encode(fields, 0)
         middle, rest = header[12:].split(seq.to_bytes(8, "big"))
         after, end = rest.rsplit(digits, 1)
         return _Template(
@@ -158,32 +158,33 @@ class Envelopes:
         )
 
     def _encoded(
-        self, body: bytes, content_type: str | None, encoding: str | None, seq: int, said: Properties
+        self, body: bytes, content_type: str | None, encoding: str | None, seq: int, given: Properties
     ) -> bytes:
-        """A content header property by property."""
-        found = _properties(content_type, encoding, said)
-        own: dict[str, Value] = {PRODUCER: self._producer, SEQ: seq}  # first, where Leveret looks for them
-        headers: dict[str, Value] = {**own, **said.get("headers", {}), **own}
+        """Encode a content header property by property."""
+        fields = _fields(content_type, encoding, given)
+        # Leveret looks for these two at the beginning.
+        own: dict[str, Value] = {PRODUCER: self._producer, SEQ: seq}
+        headers: dict[str, Value] = {**own, **given.get("headers", {}), **own}
         headers.pop(REPUBLISHED, None)
         if self._hook is not None:
             call_back(self._hook, headers)
-        found["headers"] = headers
-        found["message_id"] = said.get("message_id") or self.message_id(seq)
-        found["correlation_id"] = said.get("correlation_id")
-        timestamp = said.get("timestamp")
-        found["timestamp"] = None if timestamp is None else Timestamp(timestamp)
-        return properties.encode(found, len(body))
+        fields["headers"] = headers
+        fields["message_id"] = given.get("message_id") or self.message_id(seq)
+        fields["correlation_id"] = given.get("correlation_id")
+        timestamp = given.get("timestamp")
+        fields["timestamp"] = None if timestamp is None else Timestamp(timestamp)
+        return properties.encode(fields, len(body))
 
 
-def _properties(content_type: str | None, encoding: str | None, said: Properties) -> dict[str, Value]:
-    """Those that messages have in common; the names have not been checked before."""
-    if not said.keys() <= Properties.__annotations__.keys():
-        unknown = ", ".join(sorted(said.keys() - Properties.__annotations__.keys()))
+def _fields(content_type: str | None, encoding: str | None, given: Properties) -> dict[str, Value]:
+    """Return the AMQP properties except those in `_OWN`. Raise `TypeError` for an unknown property."""
+    if not given.keys() <= Properties.__annotations__.keys():
+        unknown = ", ".join(sorted(given.keys() - Properties.__annotations__.keys()))
         raise TypeError(f"no such property: {unknown}; there are {', '.join(Properties.__annotations__)}")
-    found: dict[str, Value] = {name: cast(Value, said.get(name)) for name in _PLAIN}
-    found["content_type"] = content_type
-    found["content_encoding"] = encoding or said.get("content_encoding")
-    found["delivery_mode"] = PERSISTENT if said.get("persistent", True) else _TRANSIENT
-    expiration_ms = said.get("expiration_ms")
-    found["expiration"] = None if expiration_ms is None else str(expiration_ms)
-    return found
+    fields: dict[str, Value] = {name: cast(Value, given.get(name)) for name in _PLAIN}
+    fields["content_type"] = content_type
+    fields["content_encoding"] = encoding or given.get("content_encoding")
+    fields["delivery_mode"] = PERSISTENT if given.get("persistent", True) else _TRANSIENT
+    expiration_ms = given.get("expiration_ms")
+    fields["expiration"] = None if expiration_ms is None else str(expiration_ms)
+    return fields

@@ -1,10 +1,9 @@
-"""Copies of deliveries: the same message for another queue, with a few headers more.
+"""Copies of deliveries: the message for another queue, with a few more headers.
 
-Used where a message leaves its queue through the toolkit: delay queues, recoverers, redrive. What belonged
-to one publish or one delivery (`x-seq`, `x-republished`, delivery counts) stays behind: with it a queue
-that deduplicates would take the copy for what it has stored already. So do the further addresses (`CC`,
-`BCC`), which have theirs, and would hide that the copy went nowhere; and the user id, because only that user
-may send it.
+Delay queues, recoverers and redrive use them. A copy leaves out headers of one publish or one delivery
+(`x-seq`, `x-republished`, delivery counts): with `x-seq`, a queue that deduplicates would drop the copy. It
+leaves out `CC` and `BCC`, because those queues have their copies, and would hide that this one is unroutable.
+It also leaves out the user id, because only that user may send it.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ def copy_of(
     headers: Mapping[str, Value],
     without: Collection[str] = (),
 ) -> Message:
-    """A message like the delivery, for another place; `without` names headers that it does not take along."""
-    found = delivery.properties
-    said: dict[str, object] = {name: found[name] for name in _KEPT if name in found}
+    """Return a message like the delivery, for another address, without the headers in `without`."""
+    originals = delivery.properties
+    properties: dict[str, object] = {name: originals[name] for name in _KEPT if name in originals}
     kept = {
         name: value
         for name, value in delivery.headers.items()
         if name not in _LEFT_BEHIND and name not in without
     }
-    said["headers"] = {**kept, **headers}
-    said["persistent"] = found.get("delivery_mode") == PERSISTENT
-    return Message(delivery.body, routing_key, exchange, True, properties=cast(Properties, said))
+    properties["headers"] = {**kept, **headers}
+    properties["persistent"] = originals.get("delivery_mode") == PERSISTENT
+    return Message(delivery.body, routing_key, exchange, True, properties=cast(Properties, properties))

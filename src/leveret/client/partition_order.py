@@ -1,9 +1,8 @@
-"""One message of a partition at a time, in their order: for listeners of groups that are in orderly mode.
+"""One message of a partition at a time, in order, for groups in orderly mode.
 
-The broker has one message of a partition in flight. Still, two can be here: the handler of one that was lost
-with its connection, or was voided by a seek, goes on while the partition's next delivery comes. That one
-waits in its lane until the handler before it is done. Which partitions are this member's, and whether its
-group is orderly, is the broker's affair: deliveries say it.
+The broker has one message of a partition in flight. Still, a listener can have two: after a lost connection
+or a seek, the old handler goes on while the partition's next delivery arrives. That delivery waits in its
+lane until the old handler has ended. The broker assigns partitions and knows the mode: deliveries carry both.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from leveret.client.errors import ConversionError
 
 
 class Lanes:
-    """`lanes.enter(deliveries)` are those that may begin, `lanes.leave(delivery)` those that may then."""
+    """`lanes.enter(deliveries)` and `lanes.leave(delivery)` both return the deliveries that may begin now."""
 
     def __init__(self) -> None:
         self._behind: dict[str, deque[Delivery]] = {}
-        """Of each partition that has begun with one: those that wait for it."""
+        """The waiting deliveries of each partition that has one in hand."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting deliveries."""
         return sum(map(len, self._behind.values()))
 
     def enter(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        free = []
+        ready = []
         for delivery in deliveries:
             partition = _partition(delivery)
             if partition is None:
-                free.append(delivery)
+                ready.append(delivery)
             elif partition in self._behind:
                 self._behind[partition].append(delivery)
             else:
                 self._behind[partition] = deque()
-                free.append(delivery)
-        return free
+                ready.append(delivery)
+        return ready
 
     def leave(self, delivery: Delivery) -> Sequence[Delivery]:
         partition = _partition(delivery)
@@ -49,15 +48,16 @@ class Lanes:
         return ()
 
     def empty(self) -> list[Delivery]:
-        """Takes all out that wait."""
+        """Remove and return all waiting deliveries."""
         waiting = [delivery for lane in self._behind.values() for delivery in lane]
         self._behind.clear()
         return waiting
 
 
 def _partition(delivery: Delivery) -> str | None:
-    """In whose lane it is, if it is in one."""
+    """Return the partition whose lane holds this delivery, or None if it may begin at any time."""
     try:
         return delivery.partition if delivery.is_in_order else None
-    except ConversionError:  # its handler will not be called
+    except ConversionError:
+        # No handler will be called for it.
         return None

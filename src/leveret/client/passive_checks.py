@@ -1,4 +1,4 @@
-"""Questions that change nothing: whether a queue or an exchange is there, how much is in it, may I write."""
+"""Questions to the broker that change nothing: what exists, how many messages are ready, who may publish."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from leveret.amqp.errors import NotImplemented_
 from leveret.amqp.frames import HEADER, frame
 from leveret.amqp.methods import make
 from leveret.client.channel import Channel
+from leveret.client.consumer_methods import declare_queue
 
 _KEEP_NONE: Final = properties.encode({"headers": {"x-recent-history-no-store": True}}, 0)
 WITHOUT_TRANSACTIONS: Final = NotImplemented_.code
-"""The code with which a broker closes the connection that has none."""
+"""The code with which a broker without transactions closes the connection."""
 
 
 def is_there_an_exchange(name: str) -> commands.Exchange.Declare:
-    """The method that asks; a broker without it closes the channel with 404."""
+    """Make the method that asks for an exchange. A broker without it closes the channel with 404."""
     return make(
         commands.Exchange.Declare,
         ticket=0,
@@ -34,10 +35,11 @@ def is_there_an_exchange(name: str) -> commands.Exchange.Declare:
 
 
 async def try_publishing(channel: Channel, exchange: str, routing_key: str) -> None:
-    """A message in a transaction that is rolled back: a right that is missing closes the channel with 403.
+    """Publish a message in a transaction and roll it back.
 
-    An exchange that is missing closes it with 404. See also `WITHOUT_TRANSACTIONS`. RabbitMQ asks an exchange
-    for its queues before the rollback: one that keeps the last messages is told to keep none.
+    The broker closes the channel with 403 if the user lacks the permission, and with 404 if the exchange is
+    missing. A broker without transactions closes the connection with `WITHOUT_TRANSACTIONS`. RabbitMQ routes
+    the message before the rollback, so its header asks an exchange that keeps recent messages to keep none.
     """
     publish = make(
         commands.Basic.Publish,
@@ -53,18 +55,7 @@ async def try_publishing(channel: Channel, exchange: str, routing_key: str) -> N
 
 
 async def depth(channel: Channel, queue: str) -> int:
-    """How many messages are ready in a queue; `ChannelClosed` with 404 if there is none."""
-    look = make(
-        commands.Queue.Declare,
-        ticket=0,
-        queue=queue,
-        passive=True,
-        durable=False,
-        exclusive=False,
-        auto_delete=False,
-        nowait=False,
-        arguments={},
-    )
-    found = await channel.call(look)
-    assert isinstance(found, commands.Queue.DeclareOk)
-    return found.message_count or 0
+    """Return how many messages of a queue are ready. A missing queue raises `ChannelClosed` with 404."""
+    declared = await channel.call(declare_queue(queue, passive=True))
+    assert isinstance(declared, commands.Queue.DeclareOk)
+    return declared.message_count or 0

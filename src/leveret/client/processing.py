@@ -1,10 +1,9 @@
-"""Calling a handler for a delivery, or for a batch, and what comes of its return.
+"""Calling a handler for a delivery or a batch, and settling what it returns.
 
-A return acks (in manual mode the handler does that itself, and is reminded if it forgets); an exception
-goes to `Failures`. Of a batch each delivery has a fate of its own: the handler may settle some by itself,
-return a list with an exception or None for each, or raise `BatchFailed`; only those that failed are tried
-again. Duplicates that the listener's memory knows are acked without a call. The rule: a delivery is settled
-exactly once.
+When a handler returns, its delivery is acked. In manual mode the handler acks, and a notice is given if it
+forgets. An exception goes to `Failures`. The deliveries of a batch have separate outcomes: the handler may
+settle some itself, return a list with an exception or None for each, or raise `BatchFailed`. Messages that
+the listener's memory knows are acked without a call. The rule: a delivery is settled exactly once.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError, HandlerTimeout
-from leveret.client.failures import Failures, ends_us
+from leveret.client.failures import Failures, ends_worker
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Around, Hooks, notice
-from leveret.client.listener_options import Terms
+from leveret.client.listener_options import ListenerOptions
 from leveret.client.requeue import mark_begun
 
 
 class BatchFailed(Exception):
-    """Raised by a batch handler: `BatchFailed({3: error, 7: error})`; the other indexes are done."""
+    """Raised by a batch handler: `BatchFailed({3: error, 7: error})`. All other messages succeeded."""
 
     def __init__(self, failed: Mapping[int, Exception]) -> None:
         super().__init__(f"{len(failed)} messages of a batch failed")
@@ -41,7 +40,7 @@ class Processing:
     """`await processing.one(delivery)`, `await processing.many(deliveries)`."""
 
     handler: Handler
-    terms: Terms
+    options: ListenerOptions
     failures: Failures
     hooks: Hooks | None
     counters: ListenerCounters
@@ -51,60 +50,60 @@ class Processing:
         try:
             if not await self._begin([delivery]):
                 return
-            if self.terms.idempotence is not None and not await self._new([delivery]):
+            if self.options.idempotence is not None and not await self._unprocessed([delivery]):
                 return
             arguments = self.handler.arguments(delivery)
-            if self.hooks is None and self.terms.timeout_s is None and self.handler.is_async:
+            if self.hooks is None and self.options.timeout_s is None and self.handler.is_async:
                 await self.handler.function(*arguments)
             else:
-                await self._watched([delivery], arguments)
+                await self._call([delivery], arguments)
             await self._succeeded([delivery])
         except BaseException as error:
-            if ends_us(error):
+            if ends_worker(error):
                 self.failures.finish(delivery, Decision.REQUEUE)
                 raise
             await self._failed(delivery, error)
             await self._wait_for_thread(error, delivery)
 
     async def many(self, deliveries: list[Delivery]) -> None:
-        """One call for all of them."""
+        """Call a batch handler once for all of these deliveries."""
         batch = deliveries
         try:
             batch = await self._begin(deliveries)
-            batch = batch if self.terms.idempotence is None else await self._new(batch)
-            batch, columns = await self._convertible(batch)
-            failed = await self._call_batch(batch, columns) if batch else {}
-            await self._succeeded([each for n, each in enumerate(batch) if n not in failed])
+            batch = batch if self.options.idempotence is None else await self._unprocessed(batch)
+            batch, rows = await self._convertible(batch)
+            errors = await self._call_batch(batch, rows) if batch else {}
+            await self._succeeded([delivery for index, delivery in enumerate(batch) if index not in errors])
         except BaseException as error:
-            if ends_us(error):
+            if ends_worker(error):
                 for delivery in deliveries:
                     self.failures.finish(delivery, Decision.REQUEUE)
                 raise
-            open_ = [delivery for delivery in batch if not delivery.settled]
-            await asyncio.gather(*(self._failed(delivery, error) for delivery in open_))
+            unsettled = [delivery for delivery in batch if not delivery.settled]
+            await asyncio.gather(*(self._failed(delivery, error) for delivery in unsettled))
             await self._wait_for_thread(error, deliveries[0])
         else:
-            await asyncio.gather(*(self._failed(batch[number], cause) for number, cause in failed.items()))
+            await asyncio.gather(*(self._failed(batch[index], cause) for index, cause in errors.items()))
 
     async def _begin(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Return those that may be tried, marked as begun. The attempts of the others are used up."""
-        if self.terms.ack == "none":
+        """Mark deliveries as begun and return them, without those whose attempts are used up."""
+        if self.options.ack == "none":
             return deliveries
-        tried = []
+        begun = []
         for delivery in deliveries:
             if self.failures.is_used_up(delivery):
                 await self.failures.give_up(delivery)
             else:
-                tried.append(delivery)
-        if tried:
-            mark_begun(tried)
-        return tried
+                begun.append(delivery)
+        if begun:
+            mark_begun(begun)
+        return begun
 
     async def settle(self, delivery: Delivery, decision: Decision) -> Settled:
-        """A handler settles by itself."""
+        """Settle a delivery for its handler, which has called `ack`, `nack` or `reject`."""
         if delivery.leaving:
             return Settled.TWICE
-        if decision is Decision.ACK and self.terms.idempotence is not None and not delivery.settled:
+        if decision is Decision.ACK and self.options.idempotence is not None and not delivery.settled:
             await self._remember([delivery])
         if decision is Decision.REQUEUE and not delivery.settled and delivery.ledger.alive:
             await self.failures.requeue(delivery)
@@ -112,38 +111,38 @@ class Processing:
         return self.failures.finish(delivery, decision)
 
     async def _convertible(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[tuple[Any, ...]]]:
-        """Those whose bodies are what they should be, with their arguments; the others have failed."""
-        good, columns = [], []
+        """Return the deliveries whose bodies convert, and their arguments. Fail the others."""
+        convertible, rows = [], []
         for delivery in deliveries:
             try:
-                columns.append(self.handler.arguments(delivery))
+                rows.append(self.handler.arguments(delivery))
             except ConversionError as error:
                 await self._failed(delivery, error)
             else:
-                good.append(delivery)
-        return good, columns
+                convertible.append(delivery)
+        return convertible, rows
 
     async def _call_batch(
-        self, batch: list[Delivery], columns: list[tuple[Any, ...]]
+        self, batch: list[Delivery], rows: list[tuple[Any, ...]]
     ) -> Mapping[int, BaseException]:
-        """Calls the handler; which indexes failed, and how."""
+        """Call the handler with a list for each parameter. Return the errors of messages by index."""
         try:
-            told = await self._watched(batch, tuple(map(list, zip(*columns, strict=True))))
+            result = await self._call(batch, tuple(map(list, zip(*rows, strict=True))))
         except BatchFailed as error:
-            wrong = [number for number in error.failed if not 0 <= number < len(batch)]
-            if wrong:
-                raise IndexError(f"{self.handler.name}: no such messages in the batch: {wrong}") from error
+            unknown = [index for index in error.failed if not 0 <= index < len(batch)]
+            if unknown:
+                raise IndexError(f"{self.handler.name}: no such messages in the batch: {unknown}") from error
             return error.failed
-        if told is None:
+        if result is None:
             return {}
-        if not isinstance(told, Sequence) or len(told) != len(batch):
+        if not isinstance(result, Sequence) or len(result) != len(batch):
             raise TypeError(
-                f"{self.handler.name} returned {told!r}: not None, and no list with an entry for each"
+                f"{self.handler.name} returned {result!r}: not None, and not a list with an entry per message"
             )
-        return {number: each for number, each in enumerate(told) if isinstance(each, BaseException)}
+        return {index: entry for index, entry in enumerate(result) if isinstance(entry, BaseException)}
 
-    async def _watched(self, deliveries: list[Delivery], arguments: tuple[Any, ...]) -> Any:
-        """The handler's call, with hooks around it and a deadline."""
+    async def _call(self, deliveries: list[Delivery], arguments: tuple[Any, ...]) -> Any:
+        """Call the handler with hooks around it and a deadline."""
         with ExitStack() as around:
             if self.hooks is not None:
                 for delivery in deliveries:
@@ -154,59 +153,57 @@ class Processing:
 
     async def _on_the_loop(self, arguments: tuple[Any, ...]) -> Any:
         try:
-            async with asyncio.timeout(self.terms.timeout_s) as scope:
+            async with asyncio.timeout(self.options.timeout_s) as scope:
                 return await self.handler.function(*arguments)
         except TimeoutError as error:
             if scope.expired():
-                raise self._too_late() from error
+                raise self._timeout_error() from error
             raise
 
     async def _in_a_thread(self, arguments: tuple[Any, ...]) -> Any:
         call = self.handler.in_a_thread(arguments)
-        await asyncio.wait((call,), timeout=self.terms.timeout_s)
+        await asyncio.wait((call,), timeout=self.options.timeout_s)
         if not call.done():
-            error = self._too_late()
+            error = self._timeout_error()
             error.running = call
             raise error
         return call.result()
 
     async def _wait_for_thread(self, error: BaseException, delivery: Delivery) -> None:
-        """A thread can't be interrupted: its message has failed at the deadline, its worker waits for it."""
+        """After a timeout, let the worker wait for its thread, which can't be interrupted."""
         if isinstance(error, HandlerTimeout) and error.running is not None:
             await asyncio.wait((error.running,))
-            raised = error.running.exception()
-            how = "ended" if raised is None else f"failed with {describe(raised)}"
+            late_error = error.running.exception()
+            outcome = "ended" if late_error is None else f"failed with {describe(late_error)}"
             notice(
                 self.hooks,
                 "late",
-                f"{self.handler.name} {how} after its deadline; what it did for {delivery!r} may come again",
+                f"{self.handler.name} {outcome} after its deadline, so {delivery!r} may be processed twice",
                 queue=self.queue,
                 handler=self.handler.name,
             )
 
-    def _too_late(self) -> HandlerTimeout:
-        return HandlerTimeout(f"{self.handler.name} did not finish in {self.terms.timeout_s:g} s")
+    def _timeout_error(self) -> HandlerTimeout:
+        return HandlerTimeout(f"{self.handler.name} did not finish in {self.options.timeout_s:g} s")
 
-    # what comes of it
+    # after the call
 
     async def _succeeded(self, deliveries: list[Delivery]) -> None:
-        """The handler returned: what it has not settled itself is acked, or, in manual mode, waited for."""
-        open_ = [each for each in deliveries if not each.settled and not each.leaving]
-        if self.terms.ack == "none":
-            if self.terms.idempotence is not None:
-                await self._remember(open_)
-        elif self.terms.ack == "auto":
-            if self.terms.idempotence is not None:
-                await self._remember(open_)
-            for delivery in open_:
-                self.failures.finish(delivery, Decision.ACK)
-        else:
+        """Ack what the handler has not settled itself, or, in manual mode, start a reminder's timer."""
+        unsettled = [delivery for delivery in deliveries if not delivery.settled and not delivery.leaving]
+        if self.options.ack == "manual":
             loop = asyncio.get_running_loop()
-            for delivery in open_:
-                delivery.reminder = loop.call_later(self.terms.ack_timeout_s, self._remind, delivery)
+            for delivery in unsettled:
+                delivery.reminder = loop.call_later(self.options.ack_timeout_s, self._remind, delivery)
+            return
+        if self.options.idempotence is not None:
+            await self._remember(unsettled)
+        if self.options.ack == "auto":
+            for delivery in unsettled:
+                self.failures.finish(delivery, Decision.ACK)
 
     async def _failed(self, delivery: Delivery, error: BaseException) -> None:
-        if self.terms.ack != "none":
+        if self.options.ack != "none":
             await self.failures.settle(delivery, error)
             return
         self.counters.failed += 1
@@ -227,8 +224,8 @@ class Processing:
         notice(
             self.hooks,
             "forgotten",
-            f"{self.handler.name} returned {self.terms.ack_timeout_s:g} s ago and has neither acked nor "
-            f"nacked {delivery!r}; it holds a place of the prefetch until it does",
+            f"{self.handler.name} returned {self.options.ack_timeout_s:g} s ago and has neither acked nor "
+            f"nacked {delivery!r}, which counts towards the prefetch until then",
             queue=self.queue,
             message_id=delivery.message_id,
             handler=self.handler.name,
@@ -236,19 +233,19 @@ class Processing:
 
     # duplicates
 
-    async def _new(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that were not processed before; the others are acked."""
-        assert self.terms.idempotence is not None
-        ids = [message_id for each in deliveries if (message_id := each.message_id)]
-        known = await self.terms.idempotence.seen(ids) if ids else set()
+    async def _unprocessed(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return the deliveries that were not processed before. Ack the others."""
+        assert self.options.idempotence is not None
+        ids = [message_id for delivery in deliveries if (message_id := delivery.message_id)]
+        known = await self.options.idempotence.seen(ids) if ids else set()
         for delivery in deliveries:
             if delivery.message_id in known:
                 self.counters.duplicates += 1
                 self.failures.finish(delivery, Decision.ACK)
-        return [each for each in deliveries if each.message_id not in known]
+        return [delivery for delivery in deliveries if delivery.message_id not in known]
 
     async def _remember(self, deliveries: list[Delivery]) -> None:
-        assert self.terms.idempotence is not None
-        ids = [message_id for each in deliveries if (message_id := each.message_id)]
+        assert self.options.idempotence is not None
+        ids = [message_id for delivery in deliveries if (message_id := delivery.message_id)]
         if ids:
-            await self.terms.idempotence.remember(ids)
+            await self.options.idempotence.remember(ids)

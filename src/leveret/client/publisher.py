@@ -1,9 +1,9 @@
 """The publisher: a receipt for every message, whatever happens to the connection.
 
-Owns what callers see: places in the window, receipts, callbacks, deadlines. Getting messages onto the wire,
-again if need be, and finding out what became of them is left to `Sender`. The rules: no more receipts are
-open than the window has places; each is resolved exactly once, by its deadline at the latest, so that
-nothing here ever hangs.
+This module owns what callers see: places in the window, receipts, callbacks, deadlines. Sending messages,
+again after a lost connection, and finding out what became of them is left to `Sender`. The rules: no more
+receipts are pending than the window has places. Each is resolved exactly once, by its deadline at the latest,
+so that no call hangs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack
 
 from leveret.client.callbacks import call_back
@@ -30,10 +29,10 @@ ConfirmType = Literal["correlated", "simple", "none"]
 WINDOW: Final = 1000
 TIMEOUT_S: Final = 30.0
 _PRODUCER_BYTES_MAX: Final = 230
-"""With a sequence it makes a message id."""
+"""A message id is a producer's name and a sequence number, in at most 255 bytes."""
 _SEQ_MAX: Final = (1 << 63) - 1
 _SWEEP_S: Final = 0.02
-"""Deadlines are looked at no more often than this."""
+"""The shortest time between two checks of deadlines."""
 
 
 class Publisher:
@@ -58,14 +57,14 @@ class Publisher:
         on_return: Callable[[Receipt], None] | None = None,
         replies: Replies | None = None,
     ) -> None:
-        """A `producer` of one's own is deduplicated across restarts: then each publish needs its `seq`, or
-        the publisher its `first_seq`, a number that was never used before. `replies` is for `Requester`."""
+        """With a `producer` name of your own, queues deduplicate across restarts. Then each publish needs its
+        `seq`, or the publisher a `first_seq` that was never used before. `replies` is for `Requester`."""
         if window < 1 or timeout_s <= 0:
-            raise ValueError("a publisher has a window of at least 1 and a timeout above 0")
+            raise ValueError("window must be at least 1, and timeout_s above 0")
         if confirm not in ("correlated", "simple", "none"):
             raise ValueError(f"confirm is 'correlated', 'simple' or 'none', not {confirm!r}")
         if producer is not None and not 0 < len(producer.encode()) <= _PRODUCER_BYTES_MAX:
-            raise ValueError(f"a producer's name has 1 to {_PRODUCER_BYTES_MAX} bytes")
+            raise ValueError(f"a producer's name must have 1 to {_PRODUCER_BYTES_MAX} bytes")
         self.connection = connection
         self._confirm = confirm
         self._window = window
@@ -87,12 +86,13 @@ class Publisher:
         )
         self._seq = 1 if first_seq is None else first_seq
         self._counts = producer is None or first_seq is not None
-        """Whether it may give out sequences by itself."""
+        """Whether this publisher numbers messages whose caller gives no `seq`."""
         self._open = 0
-        """Receipts that are not resolved."""
+        """The number of pending receipts."""
         self._promised = 0
-        """Places that are kept for those who were told that there is one."""
+        """Places of the window that are kept for callers of `room` whose turn has come."""
         self._rooms: deque[asyncio.Future[None]] = deque()
+        """Callers of `room` that wait, in their order."""
         self._blocks: list[list[Receipt]] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = float("inf")
@@ -103,20 +103,18 @@ class Publisher:
         self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def start(self) -> None:
-        """Moves in on the connection; messages go out as soon as there is a channel."""
+        """Join the connection. Messages are sent as soon as there is a channel."""
         if not self._started:
             self._started = True
             self._loop = asyncio.get_running_loop()
             self.connection.add(self._sender)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Waits for what is unconfirmed, as long as its deadlines allow, and moves out."""
+        """Wait for pending receipts until their deadlines, and leave the connection."""
         if self._closed or not self._started:
             return
         await self.flush(timeout_s)
@@ -141,14 +139,14 @@ class Publisher:
         timeout_s: float | None = None,
         seq: int | None = None,
         on_confirm: Callable[[Receipt], None] | None = None,
-        **said: Unpack[Properties],
+        **properties: Unpack[Properties],
     ) -> Receipt:
-        """Publishes and waits for the receipt (`simple`: only for a place in the window).
+        """Publish a message and wait for its receipt (`simple`: only for a place in the window).
 
-        Raises `NotConnected` when the message could not be sent at all in `timeout_s`; it is then withdrawn.
+        Raises `NotConnected` if the message could not be sent in `timeout_s`. It is then withdrawn.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, said)
+        message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, properties)
         started_s = asyncio.get_running_loop().time()
         if self._must_wait():
             await self.room(limit_s)
@@ -171,20 +169,18 @@ class Publisher:
         timeout_s: float | None = None,
         seq: int | None = None,
         on_confirm: Callable[[Receipt], None] | None = None,
-        **said: Unpack[Properties],
+        **properties: Unpack[Properties],
     ) -> Receipt:
-        """Takes a message and returns at once, with the receipt to await later; `WindowFull` if there is no
-        room.
-        """
+        """Take a message, and return its pending receipt at once. `WindowFull`: no place is free."""
         if self._free() <= 0:
             raise WindowFull(f"{self._open} messages are unconfirmed, which is this publisher's window")
-        message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, said)
+        message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, properties)
         return self._accept(message, self._timeout_s if timeout_s is None else timeout_s)
 
     async def publish_many(
         self, messages: Iterable[Message] | AsyncIterable[Message], *, timeout_s: float | None = None
     ) -> list[Receipt]:
-        """Publishes all, as fast as the window allows, and waits once; receipts in the order given."""
+        """Publish all messages, as fast as the window allows, and return their receipts in order."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         receipts: list[Receipt] = []
         try:
@@ -200,23 +196,24 @@ class Publisher:
         except Exception as error:
             sentence = f"publishing stopped after {len(receipts)} messages: {error}"
             raise PublishInterrupted(sentence, receipts=receipts) from error
-        for receipt in reversed(receipts):  # confirms come in order: after the last there is little to do
+        # Confirms come in order, so few receipts are pending after the last one.
+        for receipt in reversed(receipts):
             if receipt.status is Status.PENDING:
                 await receipt
         return receipts
 
     def _check_progress(self, receipts: Sequence[Receipt], waited_s: float) -> None:
-        """A place that is free only because its message was given up is no reason to go on.
+        """Raise if nothing is sent, and a place is free only because an earlier message was given up.
 
-        Or many to nobody would be given up one window after the other, each after its time.
+        Otherwise `publish_many` would wait a timeout for each window of messages.
         """
-        if not self._sender.sending and any(each.lost for each in receipts[-self._window :]):
+        if not self._sender.sending and any(receipt.lost for receipt in receipts[-self._window :]):
             raise self._sender.failure(waited_s)
 
     async def room(self, timeout_s: float | None = None) -> None:
-        """Waits for a place in the window, in turn; `NotConnected` or `WindowFull` if none gets free in time.
+        """Wait for a place in the window, in turn. `NotConnected` or `WindowFull`: none is free in time.
 
-        The place is the caller's until it waits for something else.
+        The place is the caller's until it awaits something else.
         """
         if not self._must_wait():
             return
@@ -235,21 +232,23 @@ class Publisher:
         finally:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._promised -= 1
-            waiter.cancel()  # it is passed over when its turn comes
+            # A cancelled waiter is passed over when its turn comes.
+            waiter.cancel()
             while self._rooms and self._rooms[0].done():
                 self._rooms.popleft()
             if not self._closed:
-                self._loop.call_soon(self._make_room)  # if the place is not taken after all
+                # The caller may not use its place.
+                self._loop.call_soon(self._make_room)
 
     @asynccontextmanager
     async def block(self, timeout_s: float | None = None) -> AsyncIterator[None]:
-        """Waits at its end until everything published since its beginning is confirmed.
+        """Wait at the end of the block until everything published in it is confirmed.
 
         async with publisher.block(timeout_s=5):
             for order in orders:
                 await publisher.publish(order, "orders")
 
-        Raises `ConfirmsFailed` with the receipts of those that are not.
+        Raises `ConfirmsFailed` with the receipts that are not confirmed.
         """
         receipts: list[Receipt] = []
         self._blocks.append(receipts)
@@ -264,13 +263,11 @@ class Publisher:
                     await receipt
         failed = [receipt for receipt in receipts if receipt.status not in (Status.CONFIRMED, Status.SENT)]
         if failed:
-            sentence = (
-                f"{len(failed)} of {len(receipts)} messages are not confirmed after {limit_s:g} s at most"
-            )
+            sentence = f"{len(failed)} of {len(receipts)} messages were not confirmed within {limit_s:g} s"
             raise ConfirmsFailed(sentence, receipts=failed)
 
     async def flush(self, timeout_s: float | None = None) -> bool:
-        """Waits until nothing is unconfirmed; False if that took longer than allowed."""
+        """Wait until no receipt is pending. Return False after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 for receipt in self.unconfirmed():
@@ -280,13 +277,13 @@ class Publisher:
         return True
 
     def unconfirmed(self, *, older_than_s: float = 0.0) -> list[Receipt]:
-        """Receipts that are still open, the oldest first."""
+        """Return the pending receipts, the oldest first."""
         before_s = asyncio.get_running_loop().time() - older_than_s
         return [receipt for receipt in self._sender.open_receipts() if receipt.started_s <= before_s]
 
     @property
     def unconfirmed_count(self) -> int:
-        """How many receipts are still open; any thread may ask."""
+        """The number of pending receipts. May be read from any thread."""
         return self._open
 
     @property
@@ -296,41 +293,44 @@ class Publisher:
 
     @property
     def ready(self) -> bool:
-        """Whether messages go out at once."""
+        """Whether messages are sent at once."""
         return self._sender.sending
 
     @property
     def blocked_by(self) -> str | None:
-        """Why the broker takes no messages at present."""
+        """Why the broker takes no messages at present, or None."""
         session = self.connection.session
         return session.blocked if session else None
 
     # from acceptance to receipt
 
     def _accept(self, message: Message, timeout_s: float, *, started_s: float | None = None) -> Receipt:
-        """Take a message that has a place in the window. `started_s` is when its caller began to wait."""
+        """Give a message that has a place in the window to the sender, and return its receipt.
+
+        `started_s` is when the caller began to wait for the place.
+        """
         if self.connection.closed:
             raise Closed("the connection was closed")
         if self._closed or not self._started:
             hint = "use it as `async with Publisher(connection) as publisher`"
             raise Closed("the publisher is not open", hint=hint)
         self._check_loop()
-        body, routing_key, exchange, mandatory, given_seq, on_confirm, said = message
+        body, routing_key, exchange, mandatory, given_seq, on_confirm, properties = message
         if mandatory and self._confirm == "none":
-            raise ValueError("without confirms nobody can be told of a return: mandatory needs confirms")
+            raise ValueError("mandatory needs confirms: with confirm='none' a return has no receipt")
         if given_seq is None and not self._counts:
-            sentence = f"producer '{self.producer}' may have used any sequence before"
+            sentence = f"producer '{self.producer}' may have used any sequence number before"
             raise ValueError(f"{sentence}: give seq with each publish, or first_seq to the publisher")
         seq = self._seq if given_seq is None else given_seq
         if not 0 <= seq <= _SEQ_MAX:
-            raise ValueError(f"a sequence is a number from 0 to 2**63 - 1, not {seq}")
+            raise ValueError(f"seq must be from 0 to 2**63 - 1, not {seq}")
         method, header, body = self._envelopes.make(
             body,
             routing_key,
             exchange,
             mandatory=self._mandatory if mandatory is None else mandatory,
             seq=seq,
-            said=said,
+            given=properties,
         )
         self._sender.check_size(header)
         if seq >= self._seq:
@@ -344,8 +344,8 @@ class Publisher:
             body,
             exchange=exchange,
             routing_key=routing_key,
-            message_id=said.get("message_id") or self._envelopes.message_id,
-            correlation_id=said.get("correlation_id"),
+            message_id=properties.get("message_id") or self._envelopes.message_id,
+            correlation_id=properties.get("correlation_id"),
             started_s=now_s if started_s is None else started_s,
             deadline_s=deadline_s,
             callback=on_confirm,
@@ -360,12 +360,12 @@ class Publisher:
         return receipt
 
     def _check_loop(self) -> None:
-        """Before anything is counted: from another thread half of it would happen."""
+        """Raise if the caller is not on the publisher's event loop, before any state has changed."""
         try:
-            here = asyncio.get_running_loop() is self._loop
+            is_own_loop = asyncio.get_running_loop() is self._loop
         except RuntimeError:
-            here = False
-        if not here:
+            is_own_loop = False
+        if not is_own_loop:
             hint = "from threads, use a BlockingConnection, or App.blocking_publisher"
             raise ClientError("a publisher belongs to the event loop it was started on", hint=hint)
 
@@ -374,11 +374,12 @@ class Publisher:
             call_back(self._on_return, receipt)
 
     def _resolve(self, receipts: Iterable[Receipt], status: Status) -> None:
-        """What became of these; there is as much room as there are."""
+        """Resolve receipts, call their callbacks, and free their places in the window."""
         now_s = self._loop.time()
         counters = self.counters
         receipts = list(receipts)
-        self._open -= len(receipts)  # a callback may send the next message
+        # Before the callbacks, because one may send the next message.
+        self._open -= len(receipts)
         setattr(counters, status.value, getattr(counters, status.value) + len(receipts))
         for receipt in receipts:
             final = status
@@ -396,15 +397,15 @@ class Publisher:
         self._make_room()
 
     def _free(self) -> int:
-        """Places of the window that anybody may take."""
+        """Return the number of places in the window that are neither taken nor promised."""
         return self._window - self._open - self._promised
 
     def _must_wait(self) -> bool:
-        """Nobody overtakes those who wait for a place, or were promised one."""
+        """Return whether a caller must wait: no place is free, or other callers came first."""
         return self._free() <= 0 or bool(self._rooms) or self._promised > 0
 
     def _make_room(self) -> None:
-        """Places that are free go to those who wait, in turn."""
+        """Promise free places to the callers that wait, in turn."""
         while self._rooms and self._free() > 0:
             waiter = self._rooms.popleft()
             if not waiter.done():
@@ -420,7 +421,7 @@ class Publisher:
         self._sweeper = self._loop.call_at(self._sweep_s, self._sweep)
 
     def _sweep(self) -> None:
-        """Gives up what is past its deadline; looks again when the next one is due."""
+        """Give up receipts past their deadline, and set the timer for the next deadline."""
         self._sweeper, self._sweep_s = None, float("inf")
         self._sender.give_up(self._loop.time())
         deadlines = [receipt.deadline_s for receipt in self._sender.open_receipts()]
@@ -431,8 +432,8 @@ class Publisher:
 def _with_return(receipt: Receipt, status: Status) -> Status:
     """Return the status of a receipt whose last attempt was returned, whether its confirm came or not.
 
-    The last attempt stored nothing. If nothing is known of an earlier one, the message may be stored, and is
-    *lost*. A nack says more than a return.
+    The last attempt stored nothing. If an earlier attempt is in doubt, the message may be stored, so the
+    receipt is *lost*. A nack says more than a return.
     """
     if status is Status.NACKED:
         receipt.reply_code, receipt.reply_text = 0, ""
@@ -440,8 +441,8 @@ def _with_return(receipt: Receipt, status: Status) -> Status:
     if not receipt.doubt:
         return Status.RETURNED
     why = "" if receipt.cause is None else f" ({receipt.cause.sentence})"
-    said = f"{receipt.reply_code} {receipt.reply_text}"
-    receipt.reason = f"it may be stored from an earlier attempt{why}; the last one was returned: {said}"
+    reply = f"{receipt.reply_code} {receipt.reply_text}"
+    receipt.reason = f"it may be stored from an earlier attempt{why}; the last one was returned: {reply}"
     return Status.LOST
 
 

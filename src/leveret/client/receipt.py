@@ -1,16 +1,15 @@
 """The receipt of a publish: what became of the message, in one object.
 
-A receipt is *pending* first and then, once and for ever, one of
+A receipt is *pending* first. Then it is resolved, once and for ever, as one of
 
-    confirmed   every queue has it (persistent and durable: on disk)
-    returned    no queue took it, in no attempt: reply code and text
-    nacked      the broker refused it, and did not take it before either
-    lost        nobody knows: the connection ended or the time was up before an answer; `cause` says which.
-                If a later attempt was returned or refused, `reason` says so
+    confirmed   every queue has the message (persistent and durable: on disk)
+    returned    no queue took the message, in any attempt: reply code and text
+    nacked      the broker refused the message, and took it in no earlier attempt
+    lost        unknown: the connection ended, or the deadline passed, before an answer; see `cause`.
+                If a later attempt was returned or refused, see `reason`
 
-or *sent*, for a publisher without confirms. A return is known before the confirm: `reply_code` is set by
-then. Who sends, and when it is sent again, is left to the publisher; a receipt only keeps the bytes for
-that.
+or as *sent*, for a publisher without confirms. A return comes before its confirm, and sets `reply_code`. A
+receipt keeps the encoded message. Sending it, and sending it again, is left to the publisher.
 """
 
 from __future__ import annotations
@@ -33,21 +32,19 @@ class Status(Enum):
 
 
 class Doubt(Flag):
-    """Why a message may be stored although nothing says so."""
+    """Why a message may be stored although it was not confirmed."""
 
     CUT_OFF = auto()
-    """It was on a connection that ended."""
+    """Before the confirm, the connection ended, or the broker closed the channel for another message."""
     SUSPECT = auto()
-    """It was on a channel that the broker closed because of one of its messages, perhaps a later one."""
+    """The broker closed the channel for this message or for another one."""
 
 
 CERTAIN: Final = Doubt(0)
 
 
 class Receipt:
-    """`receipt = await publisher.publish(...)`, or `receipt = publisher.send(...)` and `await receipt`
-    later.
-    """
+    """`receipt = await publisher.publish(...)`; or `receipt = publisher.send(...)`, then `await receipt`."""
 
     __slots__ = (
         "_correlation_id",
@@ -92,13 +89,13 @@ class Receipt:
         self.exchange = exchange
         self.routing_key = routing_key
         self.attempts = 0
-        """How often it was written to a socket."""
+        """How often the message was written to a socket."""
         self.reply_code = 0
         self.reply_text = ""
         self.reason = ""
-        """Why the broker did not take the last attempt, where that is known."""
+        """Why the broker did not take the message in the last attempt, if known."""
         self.cause: ClientError | None = None
-        """Of a loss, or the channel error behind a nack."""
+        """The error behind a loss, or the channel error behind a nack."""
         self.doubt = CERTAIN
         self.method, self.header, self.body = method, header, body
         self.started_s = started_s
@@ -115,7 +112,7 @@ class Receipt:
 
     @property
     def correlation_id(self) -> str:
-        """The caller's, or else the message id."""
+        """The correlation id that the caller gave, or the message id."""
         return self._correlation_id or self.message_id
 
     @property
@@ -130,8 +127,8 @@ class Receipt:
     def returned(self) -> bool:
         """Whether no queue took the message. Known before the confirm comes.
 
-        False after an attempt of which nothing is known: the message may be stored. Such a receipt becomes
-        *lost*; its `reply_code` says that the last attempt was returned.
+        False if an earlier attempt is in doubt, because that one may have stored the message. Such a receipt
+        is resolved as *lost*, and its `reply_code` says that the last attempt was returned.
         """
         return bool(self.reply_code) and not self.doubt
 
@@ -145,11 +142,11 @@ class Receipt:
 
     @property
     def latency_s(self) -> float | None:
-        """From the call to the answer, with the wait for a place in the window; None while there is none."""
+        """Time from the call to the answer, with the wait for a place in the window; None while pending."""
         return self._ended_s - self.started_s if self.done else None
 
     def check(self) -> Receipt:
-        """Itself if confirmed (or sent, without confirms); otherwise raises what it is."""
+        """Return the receipt if it is confirmed (without confirms: sent). Otherwise raise why it is not."""
         where = f"message {self.message_id} to exchange '{self.exchange}', key '{self.routing_key}',"
         if self.status is Status.RETURNED:
             sentence = f"{where} was returned: {self.reply_code} {self.reply_text}"
@@ -159,7 +156,7 @@ class Receipt:
             raise MessageNacked(sentence, receipt=self) from self.cause
         if self.status is Status.LOST:
             why = self.reason if self.reply_code else self.cause
-            sentence = f"{where} is lost from sight after {self.attempts} attempts: {why}"
+            sentence = f"{where} may or may not be stored after {self.attempts} attempts: {why}"
             raise MessageLost(sentence, receipt=self) from self.cause
         return self
 
@@ -174,12 +171,14 @@ class Receipt:
         return self
 
     def resolve(self, status: Status, now_s: float) -> None:
-        """For the publisher: this is what became of it."""
+        """Set the final status. Called by the publisher."""
         self.status = status
         self._ended_s = now_s
-        self.body = self.header = b""  # nobody sends it again
+        # It is not sent again.
+        self.body = self.header = b""
         if status in (Status.CONFIRMED, Status.RETURNED):
-            self.cause = None  # of an earlier attempt
+            # The cause was that of an earlier attempt.
+            self.cause = None
         if self._waiters is not None:
             for waiter in self._waiters:
                 if not waiter.done():
@@ -196,7 +195,7 @@ class Receipt:
 
 
 class PublishFailed(ClientError):
-    """Raised by `receipt.check()`; `receipt` tells all."""
+    """Raised by `receipt.check()`, and carries the receipt."""
 
     def __init__(self, sentence: str, *, receipt: Receipt, hint: str = "") -> None:
         super().__init__(sentence, hint=hint)
@@ -218,7 +217,7 @@ class MessageLost(PublishFailed):
 
 
 class ConfirmsFailed(ClientError):
-    """Of a block of publishes; `receipts` are those that are not confirmed."""
+    """Raised at the end of `publisher.block()`; `receipts` are those that are not confirmed."""
 
     retryable = True
     hint = "look at the receipts: each says what became of its message"
@@ -229,10 +228,10 @@ class ConfirmsFailed(ClientError):
 
 
 class PublishInterrupted(ClientError):
-    """`publish_many` could not go on; `receipts` are those of what was taken before, resolved or not."""
+    """Raised when `publish_many` can't go on; `receipts` are those of earlier messages, resolved or not."""
 
     retryable = True
-    hint = "await the receipts; the message at which it stopped, and those behind it, were not sent"
+    hint = "await the receipts; the message at which it stopped, and all later ones, were not sent"
 
     def __init__(self, sentence: str, *, receipts: Sequence[Receipt], hint: str = "") -> None:
         super().__init__(sentence, hint=hint)

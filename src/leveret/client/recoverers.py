@@ -1,9 +1,8 @@
-"""What becomes of a message when its attempts are used up.
+"""Recoverers: what happens to a message when its attempts are used up.
 
-A recoverer has one method: it gets the failure and gives back a decision; own ones are classes with that
-method. Those that send the message elsewhere wait for the confirm before they say that it may be acked.
-When a recoverer itself fails, the message goes back to its queue: nothing is lost because nobody knew what
-to do with it.
+A recoverer is a class with one method, which gets the failure and returns a decision. A recoverer that sends
+the message elsewhere waits for the confirm before it decides to ack. When a recoverer fails, the message is
+requeued, so that it is not lost.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ CAUSE_HEADERS: Final = (
 )
 _TEXT_BYTES_MAX: Final = 16_000
 _HEADERS_BYTES_MAX: Final = 128_000
-"""They must fit into one frame with everything else."""
+"""The most that all headers may take, because a content header must fit into one frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A message that could not be processed."""
+    """The last failure of a message, for its recoverer."""
 
     delivery: Delivery
     error: BaseException
     attempts: int
     publisher: Publisher
-    """One with confirms, for recoverers that send the message elsewhere."""
+    """A publisher with confirms, for recoverers that send the message elsewhere."""
     ensure_queue: Callable[[str], Awaitable[None]]
-    """Declares a durable queue, if it is not there."""
+    """Declares a durable queue."""
 
     def headers(self) -> dict[str, Value]:
-        """Cause, stack trace and origin, under the names that Spring AMQP uses where it has one."""
+        """Return headers with cause, stack trace and origin, named as in Spring AMQP where it has them."""
         error = self.error
         room = max(0, _HEADERS_BYTES_MAX - len(self.delivery.header))
         came_from = self.delivery.partition if self.delivery.source.group else self.delivery.queue
@@ -67,20 +66,20 @@ class Failure:
 
 
 class Recoverer(Protocol):
-    """Decides about a message that could not be processed."""
+    """Decides about a message whose attempts are used up."""
 
     async def recover(self, failure: Failure) -> Decision: ...
 
 
 class RejectAndDontRequeue:
-    """Rejects it: to the dead letters of its queue, or away if it has none."""
+    """Reject the message: it is dead-lettered, or dropped if its queue has no dead letters."""
 
     async def recover(self, failure: Failure) -> Decision:
         return Decision.REJECT
 
 
 class ImmediateRequeue:
-    """Puts it back where it was; a loop that comes of it is slowed down."""
+    """Requeue the message at its place. A redelivery loop is slowed down."""
 
     async def recover(self, failure: Failure) -> Decision:
         return Decision.REQUEUE
@@ -88,11 +87,11 @@ class ImmediateRequeue:
 
 @dataclass(frozen=True, slots=True)
 class Republish:
-    """Sends it to an exchange, with cause, stack trace and origin in its headers; acked after the confirm."""
+    """Publish the message to an exchange, with cause, stack trace and origin in its headers, then ack it."""
 
     exchange: str
     key: str | None = None
-    """Its own routing key if not given."""
+    """The routing key. None: the message's own."""
 
     async def recover(self, failure: Failure) -> Decision:
         (await self.publish(failure)).check()
@@ -108,16 +107,17 @@ class Republish:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Puts it into a queue where people look at it, and from where `redrive` brings it back."""
+    """Publish the message to a queue for people to look at. `redrive` brings it back."""
 
     queue: str | None = None
-    """`<queue>.parked` if not given, in a group `<group>.parked`; declared when it is needed."""
+    """The queue, which is declared when it is needed. None: `<queue>.parked`, in a group `<group>.parked`."""
 
     async def recover(self, failure: Failure) -> Decision:
         name = self.queue or parking_place(failure.delivery.source.group or failure.delivery.queue)
         place = Republish("", name)
         receipt = await place.publish(failure)
-        if receipt.reply_code:  # there is no such queue, and so no copy from an earlier attempt either
+        if receipt.reply_code:
+            # There is no such queue, so no earlier attempt stored a copy there either.
             await failure.ensure_queue(name)
             return await place.recover(failure)
         receipt.check()
@@ -131,12 +131,13 @@ def parking_place(queue: str) -> str:
 def message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  # a `__str__` of users may raise anything
+    # A user's `__str__` may raise anything.
+    except Exception:  # noqa: BLE001
         return describe(error)
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """No longer than so many bytes, and without what can't be written in a table."""
+    """Cut a text to a number of bytes. Escape characters that a table can't hold."""
     try:
         data = to_bytes(text)
     except UnicodeEncodeError:

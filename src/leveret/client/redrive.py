@@ -1,16 +1,16 @@
-"""Bringing messages back: from a parking place, dead letters or a pipeline's rejects to where they failed.
+"""Moving messages back to the queue in which they failed, from parked messages, dead letters or rejects.
 
-Each message is copied to its queue, without the traces of its failures, and taken off the source after the
-copy is confirmed: whatever happens in between, it is in one of the two. Messages that a filter leaves out,
-or whose origin nobody knows, stay where they are, in their order. Only what is there at the start is looked
-at, so that a message that fails again at once is not moved for ever.
+Each message is copied to its queue, without the headers of its failures, and acked in the source after the
+copy is confirmed. So it is in one of the two queues at every moment. Messages that the filter leaves out, or
+whose origin is unknown, stay in the source, in their order. Only messages that are there at the start are
+moved, so that one that fails again at once is not moved for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pamqp import commands
@@ -31,29 +31,29 @@ from leveret.client.requeue import ERROR
 from leveret.client.retry_delays import give_back_untouched, is_delay_queue
 
 _ROUND: Final = 100
-"""So many are fetched at a time."""
+"""Messages that are fetched at a time."""
 _CONNECT_S: Final = 10.0
 _DEATHS: Final = ("x-death", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange")
 _LATER_DEATHS: Final = ("x-last-death-queue", "x-last-death-reason", "x-last-death-exchange")
 _ORIGINS: Final = ("x-original-exchange", "x-original-routingKey", ORIGINAL_QUEUE)
 REJECT: Final = "x-reject-"
-"""How the headers begin that a pipeline gives to what it rejects."""
+"""Prefix of the headers that a pipeline adds to the messages it rejects."""
 _REJECTED_IN: Final = f"{REJECT}queue"
 _REJECTION: Final = tuple(f"{REJECT}{name}" for name in ("pipeline", "batch", "queue", "offset"))
 REJECTED_BEFORE: Final = f"{REJECT}before"
-"""Which rejection a message has come back from, so that nobody takes it for the one that was rejected."""
+"""The rejection that a message has come back from. It tells the message from the rejected one."""
 _TRACES: Final = frozenset((*CAUSE_HEADERS, *_DEATHS, *_LATER_DEATHS, *_ORIGINS, ATTEMPTS))
-"""What a message forgets when it starts anew."""
+"""Headers of failures, which a message loses when it is moved back."""
 
 
 @dataclass(slots=True)
 class Redriven:
-    """How far it is: `found` were there at the start."""
+    """Progress of a redrive: `found` messages were in the source at the start."""
 
     found: int = 0
     moved: int = 0
     kept: int = 0
-    """Left where they are: the filter does not want them, or nobody knows where they belong."""
+    """Messages that stay in the source: the filter leaves them out, or their origin is unknown."""
 
 
 async def redrive(
@@ -66,51 +66,44 @@ async def redrive(
     rate_per_s: float | None = None,
     on_progress: Callable[[Redriven], None] | None = None,
 ) -> Redriven:
-    """Moves messages of the queue `source` back to the queues they came from, or all of them to queue `to`.
+    """Move messages of the queue `source` back to the queues they came from, or all to the queue `to`.
 
     >>> await redrive(connection, "orders.parked", where=lambda message: message.headers["region"] == "eu")
     """
     if rate_per_s is not None and rate_per_s <= 0:
-        raise ValueError("the rate is above 0 messages a second")
+        raise ValueError(f"rate_per_s must be above 0, not {rate_per_s}")
     session = await connection.connected(_CONNECT_S)
     channel = await session.open_channel()
     try:
         async with Publisher(connection) as publisher:
             round_size = _ROUND if rate_per_s is None else max(1, min(_ROUND, int(rate_per_s / 2)))
-            move = _Move(channel, publisher, source, to, where, Redriven(found=await depth(channel, source)))
+            progress = Redriven(found=await depth(channel, source))
+            ledger: Ledger[Delivery] = Ledger(channel, stale=lambda delivery: None)
+            work = _Redrive(channel, publisher, Source(ledger, source, Codecs()), to, where, progress)
             try:
-                await move.run(limit, round_size, rate_per_s, on_progress)
+                await work.run(limit, round_size, rate_per_s, on_progress)
             finally:
-                move.give_back_kept()
-            return move.progress
+                work.give_back_kept()
+            return progress
     finally:
-        await channel.close()  # what was fetched and is still open goes back to its place
+        # The broker requeues what was fetched and is unsettled.
+        await channel.close()
 
 
-class _Move:
-    """One run of it."""
+@dataclass(slots=True)
+class _Redrive:
+    """One call of `redrive`."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        publisher: Publisher,
-        source: str,
-        to: str | None,
-        where: Callable[[Delivery], bool] | None,
-        progress: Redriven,
-    ) -> None:
-        self._channel = channel
-        self._publisher = publisher
-        self._source = source
-        self._to = to
-        self._where = where
-        self._ledger: Ledger[Delivery] = Ledger(channel, stale=lambda delivery: None)
-        self._origin = Source(self._ledger, source, Codecs())
-        self.progress = progress
-        self._homeless: Receipt | None = None
-        """Of the first message whose queue is not there: the others are moved before that is said."""
-        self._kept: list[Delivery] = []
-        """Looked at and not wanted: they stay in hand, or the next fetch would bring them again."""
+    channel: Channel
+    publisher: Publisher
+    source: Source
+    to: str | None
+    where: Callable[[Delivery], bool] | None
+    progress: Redriven
+    returned: Receipt | None = None
+    """The receipt of the first message whose queue is missing. It raises after the others are moved."""
+    kept: list[Delivery] = field(default_factory=list)
+    """Messages that are not moved. They stay unacked, or the next fetch would bring them again."""
 
     async def run(
         self,
@@ -121,84 +114,84 @@ class _Move:
     ) -> None:
         progress = self.progress
         clock_s = asyncio.get_running_loop().time
-        while wanted := self._wanted(limit, round_size):
+        while count := self._next_count(limit, round_size):
             started_s = clock_s()
-            before = progress.moved
+            moved_before = progress.moved
             try:
-                if not await self._round(wanted):
+                if not await self._round(count):
                     break
             finally:
                 if on_progress is not None:
                     on_progress(progress)
-            if rate_per_s is not None and self._wanted(limit, round_size):
-                due_s = started_s + (progress.moved - before) / rate_per_s
+            if rate_per_s is not None and self._next_count(limit, round_size):
+                due_s = started_s + (progress.moved - moved_before) / rate_per_s
                 await asyncio.sleep(max(0.0, due_s - clock_s()))
-        if self._homeless is not None:
-            self._homeless.check()
+        if self.returned is not None:
+            self.returned.check()
 
     def give_back_kept(self) -> None:
-        """Return what was only looked at to its place, on Leveret without counting an attempt."""
-        for delivery in self._kept:
+        """Requeue the messages that are not moved. Leveret does not count this as an attempt."""
+        for delivery in self.kept:
             give_back_untouched(delivery)
 
-    def _wanted(self, limit: int | None, round_size: int) -> int:
-        """How many to fetch next."""
+    def _next_count(self, limit: int | None, round_size: int) -> int:
+        """Return how many messages to fetch next."""
         progress = self.progress
-        left = progress.found - progress.moved - progress.kept
-        return min(round_size, left if limit is None else min(left, limit - progress.moved))
+        remaining = progress.found - progress.moved - progress.kept
+        return min(round_size, remaining if limit is None else min(remaining, limit - progress.moved))
 
-    async def _round(self, wanted: int) -> bool:
-        """Fetches so many and moves those that may be; False if there were none."""
-        contents = await asyncio.gather(*(self._channel.get(self._source) for _ in range(wanted)))
+    async def _round(self, count: int) -> bool:
+        """Fetch messages and move those that may be moved. Return False if there were none."""
+        contents = await asyncio.gather(*(self.channel.get(self.source.queue) for _ in range(count)))
         fetched = [self._delivery(content) for content in contents if content is not None]
-        places = [(delivery, self._place(delivery)) for delivery in fetched]
-        moving = [(delivery, place) for delivery, place in places if place is not None]
-        self._kept += [delivery for delivery, place in places if place is None]
+        targets = [(delivery, self._target(delivery)) for delivery in fetched]
+        moving = [(delivery, target) for delivery, target in targets if target is not None]
+        self.kept += [delivery for delivery, target in targets if target is None]
         self.progress.kept += len(fetched) - len(moving)
         copies = [
-            copy_of(delivery, place, headers=_marks(delivery), without=_traces(delivery))
-            for delivery, place in moving
+            copy_of(delivery, target, headers=_marks(delivery), without=_traces(delivery))
+            for delivery, target in moving
         ]
-        receipts = await self._publisher.publish_many(copies)
+        receipts = await self.publisher.publish_many(copies)
         copied = [
             delivery for (delivery, _), receipt in zip(moving, receipts, strict=True) if receipt.confirmed
         ]
-        homeless = [receipt for receipt in receipts if receipt.returned]
-        self.progress.kept += len(homeless)
-        self._homeless = next(iter(homeless), None) if self._homeless is None else self._homeless
-        await self._take_off(copied)
+        returned = [receipt for receipt in receipts if receipt.returned]
+        self.progress.kept += len(returned)
+        self.returned = self.returned or next(iter(returned), None)
+        await self._ack(copied)
         for receipt in receipts:
             if not receipt.returned:
                 receipt.check()
         return bool(fetched)
 
-    async def _take_off(self, copied: list[Delivery]) -> None:
-        """Off the source; they are moved when the broker has answered what was asked behind the acks."""
+    async def _ack(self, copied: list[Delivery]) -> None:
+        """Ack copied messages in the source. The answer to a later question shows that the acks arrived."""
         if not copied:
             return
-        sent = [await delivery.ack() for delivery in copied]
-        self._ledger.flush()
-        if set(sent) != {Settled.SENT}:
+        results = [await delivery.ack() for delivery in copied]
+        self.source.ledger.flush()
+        if set(results) != {Settled.SENT}:
             raise ConnectionLost(
-                f"the connection was lost: {len(copied)} messages are copied, and still in '{self._source}'",
-                hint="move the rest, and look for what is there twice",
+                f"the connection was lost: {len(copied)} copied messages are still in '{self.source.queue}'",
+                hint="redrive again, and look for duplicates of these messages",
             )
-        await depth(self._channel, self._source)
+        await depth(self.channel, self.source.queue)
         self.progress.moved += len(copied)
 
-    def _place(self, delivery: Delivery) -> str | None:
-        """The queue it belongs to; None if it stays."""
-        if self._where is not None and not self._where(delivery):
+    def _target(self, delivery: Delivery) -> str | None:
+        """Return the queue to which a message is moved, or None if it stays."""
+        if self.where is not None and not self.where(delivery):
             return None
-        return self._to or home(delivery.headers)
+        return self.to or home(delivery.headers)
 
     def _delivery(self, content: Content) -> Delivery:
         got = content.method
         assert isinstance(got, commands.Basic.GetOk)
         tag = got.delivery_tag or 0
-        self._ledger.came(tag)
+        self.source.ledger.add(tag)
         return Delivery(
-            self._origin,
+            self.source,
             tag,
             exchange=got.exchange or "",
             routing_key=got.routing_key or "",
@@ -209,7 +202,7 @@ class _Move:
 
 
 def _traces(delivery: Delivery) -> frozenset[str]:
-    """Those of a group are only so if it failed in one; otherwise they are the message's own."""
+    """Return the headers of a message's failures. A group's headers count only if it failed in a group."""
     traces = _TRACES | {name for name in delivery.headers if name.startswith(REJECT)}
     if STREAM not in delivery.headers:
         return traces
@@ -217,7 +210,7 @@ def _traces(delivery: Delivery) -> frozenset[str]:
 
 
 def _marks(delivery: Delivery) -> dict[str, Value]:
-    """What it takes along instead."""
+    """Return the header that names the rejection a message comes back from, if a pipeline rejected it."""
     headers = delivery.headers
     if _REJECTED_IN not in headers:
         return {}
@@ -225,12 +218,14 @@ def _marks(delivery: Delivery) -> dict[str, Value]:
 
 
 def home(headers: Mapping[str, Value]) -> str | None:
-    """Where it was rejected, or failed first; a delay queue, where it has only waited, is not that."""
+    """Return the queue in which a message was rejected or failed first, or None if it is unknown.
+
+    Delay queues do not count, because a message only waits there.
+    """
     if origin := headers.get(_REJECTED_IN) or headers.get(ORIGINAL_QUEUE):
         return str(origin)
     deaths = headers.get("x-death")
-    known = (
-        [each.get("queue") for each in deaths if isinstance(each, dict)] if isinstance(deaths, list) else []
-    )
-    places = (str(each) for each in (headers.get("x-first-death-queue"), *reversed(known)) if each)
-    return next((each for each in places if not is_delay_queue(each)), None)
+    entries = deaths if isinstance(deaths, list) else []
+    death_queues = [entry.get("queue") for entry in reversed(entries) if isinstance(entry, dict)]
+    queues = [str(name) for name in (headers.get("x-first-death-queue"), *death_queues) if name]
+    return next((queue for queue in queues if not is_delay_queue(queue)), None)

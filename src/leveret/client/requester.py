@@ -1,12 +1,12 @@
-"""Requests with direct replies: publish a request, wait for its reply on the same channel.
+"""Requests with direct replies: publish a request, and wait for its reply on the publisher's channel.
 
     async with Requester(connection) as requester:
         reply = await requester.request({"article": 7}, "prices")
         print(reply.value)
 
-Owns which reply belongs to which request, and how long one waits. Publishing, with receipts, is left to a
-`Publisher` of its own, whose channel takes the replies (`Replies`). The rule: each request ends, by its
-timeout at the latest, with a reply or an error.
+This module matches replies to requests, and ends those that time out. Publishing, with receipts, is left to
+the requester's own `Publisher`, whose channel takes the replies (`Replies`). The rule: each request ends with
+a reply or an error, by its timeout at the latest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from itertools import count
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from leveret.client.codecs import Codecs
@@ -30,7 +29,7 @@ from leveret.client.publisher import TIMEOUT_S, Publisher
 class _Request:
     reply: asyncio.Future[Delivery]
     published: bool = False
-    """The broker has confirmed it: it is not sent again, and its reply goes to the channel of now."""
+    """Whether the broker has confirmed the request, so that it is not sent again on another channel."""
 
 
 class Requester:
@@ -43,21 +42,19 @@ class Requester:
         self._timeout_s = timeout_s
         self._open: dict[str, _Request] = {}
         self._numbers = count(1)
-        replies = Replies(codecs, came=self._came, moved=self._moved)
+        replies = Replies(codecs, received=self._received, moved=self._moved)
         self.publisher = Publisher(connection, timeout_s=timeout_s, codecs=codecs, replies=replies)
-        """Its own, for its counters; also for messages without a reply."""
+        """The publisher of the requests. It may publish messages without a reply too."""
 
     async def __aenter__(self) -> Self:
         self.publisher.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the requests that wait for a reply with `Closed`."""
+        """Close the publisher. Requests that wait for a reply raise `Closed`."""
         self._fail(list(self._open.values()), Closed("the requester was closed"))
         await self.publisher.close()
 
@@ -68,24 +65,24 @@ class Requester:
         *,
         exchange: str = "",
         timeout_s: float | None = None,
-        **said: Unpack[Properties],
+        **properties: Unpack[Properties],
     ) -> Delivery:
         """Publish a request and return its reply, which needs no ack.
 
-        Raises what `Receipt.check` raises if the request was not stored, `NoReply` if none came in time, and
-        `ConnectionLost` if the connection ended before the reply: it can't come any more.
+        Raises what `Receipt.check` raises if the request was not stored, `NoReply` if no reply came in time,
+        and `ConnectionLost` if the connection ended before the reply, which is then lost.
         """
-        if "reply_to" in said or "correlation_id" in said:
-            raise ValueError("reply_to and correlation_id of a request are the requester's own")
+        if "reply_to" in properties or "correlation_id" in properties:
+            raise ValueError("the requester sets reply_to and correlation_id itself: leave them out")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         name = f"{self.publisher.producer}-request-{next(self._numbers)}"
         request = self._open[name] = _Request(loop.create_future())
-        said["reply_to"], said["correlation_id"] = REPLY_TO, name
+        properties["reply_to"], properties["correlation_id"] = REPLY_TO, name
         try:
             receipt = await self.publisher.publish(
-                body, routing_key, exchange=exchange, timeout_s=limit_s, **said
+                body, routing_key, exchange=exchange, timeout_s=limit_s, **properties
             )
             if not request.reply.done():
                 receipt.check()
@@ -97,20 +94,22 @@ class Requester:
         finally:
             del self._open[name]
             if request.reply.done() and not request.reply.cancelled():
-                request.reply.exception()  # seen
+                # Mark the exception as retrieved.
+                request.reply.exception()
 
-    def _came(self, replies: list[Delivery]) -> None:
-        """A reply that nobody waits for any more is dropped."""
+    def _received(self, replies: list[Delivery]) -> None:
+        """Give replies to their requests. A reply whose request has ended is dropped."""
         for reply in replies:
             try:
                 request = self._open.get(reply.correlation_id or "")
             except ClientError:
-                continue  # its properties can't be read
+                # The properties can't be read, so it matches no request.
+                continue
             if request is not None and not request.reply.done():
                 request.reply.set_result(reply)
 
     def _moved(self) -> None:
-        """Replies to what was published on the channel before are lost with it."""
+        """Fail the requests that were published on the previous channel: their replies are lost with it."""
         lost = [request for request in self._open.values() if request.published]
         self._fail(lost, ConnectionLost("the connection ended before the reply came"))
 

@@ -1,10 +1,10 @@
-"""Giving a delivery back to Leveret with more to say than a nack can: when, why, whether it counts.
+"""Requeues with more details than a nack has: the delay, the error, whether the attempt counts.
 
-A publish to the default exchange with a reserved routing key names the delivery by its tag and says the rest
-in headers; the broker stores no message for it (docs/guide/retries.md, "Come back when I say"). Only for
-brokers that announce the capability. Whether and when a delivery goes back is left to those who call; the
-rule here: it is crossed off the ledger in the same breath. In the same way Leveret is told that a handler
-begins with a delivery (`mark_begun`): what is lost before that does not count as an attempt.
+A publish to the default exchange with a reserved routing key names the delivery by its tag, and has the
+details in its headers. The broker stores no message for it (docs/guide/retries.md, "Come back when I say").
+This works only with brokers that announce the capability. The rule: the delivery is crossed off its ledger
+when the publish is written. Another such publish marks that a handler begins with a delivery (`mark_begun`):
+a delivery that is lost before that does not count as an attempt.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from leveret.client.delivery import Delivery
 from leveret.client.requeue_frames import requeue_frames
 
 CAPABILITY: Final = "delayed_requeue"
-"""What a broker announces that takes deliveries back with a delay."""
+"""The capability of a broker that requeues deliveries with a delay."""
 BEGUN_MARKS: Final = "begun_marks"
-"""What a broker announces that counts an attempt when its handler begins."""
+"""The capability of a broker that counts an attempt when its handler begins."""
 BEGUN_ARGUMENT: Final = "x-begun-marks"
-"""The argument of `basic.consume` by which a consumer promises to mark what it has begun."""
+"""The argument of `basic.consume` by which a consumer promises to mark each delivery that it begins."""
 ERROR: Final = "x-error"
-"""What went wrong; a group's dead letter says so too."""
+"""The error of the last attempt; a group's dead letter has it too."""
 _ERROR_BYTES_MAX: Final = 255
 
 
@@ -38,10 +38,10 @@ def give_back(
     requeue: bool = True,
     error: BaseException | None = None,
 ) -> Settled:
-    """A nack of it. `delay_ms` None leaves the delay to where it came from; without `requeue` it is a dead
-    letter."""
-    came = delivery.ledger.settled_otherwise(delivery)
-    if came is Settled.SENT:
+    """Nack a delivery. With `delay_ms` None, its queue or group sets the delay. Without `requeue`, it is
+    dead-lettered."""
+    settled = delivery.ledger.settled_otherwise(delivery)
+    if settled is Settled.SENT:
         headers: dict[str, Value] = {"x-delivery-tag": delivery.tag}
         if delay_ms is not None:
             headers["x-delay"] = delay_ms
@@ -53,36 +53,36 @@ def give_back(
             headers[ERROR] = _text(error)
         channel = delivery.ledger.channel
         channel.session.send(requeue_frames(channel.number, headers))
-    return came
+    return settled
 
 
 def mark_begun(deliveries: Sequence[Delivery]) -> None:
-    """Takes note that handlers begin with these deliveries of one channel, and tells a broker that counts it.
+    """Note that handlers begin with these deliveries of one channel, and tell a broker that counts attempts.
 
     A handler may end this process in its first line. So the marks, and the acks before them, are written
-    before this returns where that matters or costs little: for what was delivered before, and once in a
-    millisecond. Otherwise they leave at the end of the turn, without those that are done
-    by then: a write for each call of a handler that does nothing would cost nine tenths of the throughput.
+    before this returns for redelivered messages, and otherwise once in a millisecond. All other marks are
+    written at the end of the turn, except for deliveries that are settled by then: a write for each call of a
+    handler that does nothing would cost nine tenths of the throughput.
     """
     ledger = deliveries[0].ledger
-    marked = deliveries[0].source.marks_begun and ledger.alive
-    suspected = False
+    has_marks = deliveries[0].source.marks_begun and ledger.alive
+    has_redelivered = False
     for delivery in deliveries:
-        if marked and not delivery.begun:
+        if has_marks and not delivery.begun:
             ledger.begin(delivery)
-            suspected = suspected or delivery.wire_redelivered
+            has_redelivered = has_redelivered or delivery.wire_redelivered
         delivery.begun = True
-    if marked:
-        ledger.write_marks(at_once=suspected)
+    if has_marks:
+        ledger.write_marks(at_once=has_redelivered)
 
 
 def settle_in_group(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:
-    """In a group people look at what went wrong: whatever is not done says so."""
+    """Settle a group's delivery. A requeue or a dead letter carries its error, for operators to see."""
     if decision is Decision.ACK:
         return delivery.ledger.ack(delivery)
     return give_back(delivery, delay_ms=None, requeue=decision is Decision.REQUEUE, error=error)
 
 
 def _text(error: BaseException) -> str:
-    """What a table can hold of it."""
+    """Return an error's text, cut to what a table can hold."""
     return describe(error).encode("utf-8", "backslashreplace")[:_ERROR_BYTES_MAX].decode("utf-8", "ignore")

@@ -1,6 +1,6 @@
-"""The publishes that tell Leveret how a delivery goes back, or that a handler begins with it, as bytes.
+"""The frames that requeue a delivery on Leveret with details, or mark that a handler begins with it.
 
-Each is a publish to the default exchange with a reserved routing key, without a body. Its headers name the
+Each is a publish without a body to the default exchange, with a reserved routing key. Its headers name the
 delivery by its tag.
 """
 
@@ -26,14 +26,14 @@ _PUBLISH: Final = encode(
         immediate=False,
     )
 )
-_A_TAG: Final = 1 << 62
+_EXAMPLE_TAG: Final = 1 << 62
 _MARK_HEAD, _, _MARK_TAIL = encode_properties(
-    {"headers": {"x-delivery-tag": _A_TAG, "x-begun": True}}, 0
-).partition(_A_TAG.to_bytes(8, "big"))
+    {"headers": {"x-delivery-tag": _EXAMPLE_TAG, "x-begun": True}}, 0
+).partition(_EXAMPLE_TAG.to_bytes(8, "big"))
 
 
 def begun_frames(channel: int, tag: int) -> bytes:
-    """The mark of one delivery: what `requeue_frames` would make, in 0.6 us and not in 4.6."""
+    """Return the mark of one delivery, in 0.6 us. `requeue_frames` would take 4.6 us."""
     header = _MARK_HEAD + tag.to_bytes(8, "big") + _MARK_TAIL
     return b"".join(
         (
@@ -48,7 +48,7 @@ def begun_frames(channel: int, tag: int) -> bytes:
 
 
 def requeue_frames(channel: int, headers: dict[str, Value]) -> bytes:
-    """A publish that is no message: its method and its content header."""
+    """Return a publish without a body: its method and its content header."""
     header = encode_properties({"headers": headers}, 0)
     return b"".join(
         (

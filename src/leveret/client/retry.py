@@ -1,9 +1,9 @@
 """Retry policies: which failures are tried again, how often, after how long, and where the message waits.
 
-*Stateless*: in this process; the message stays unacked while it waits, and a crash starts the count anew.
-*Stateful*: through the broker, with the count kept there (of an exclusive listener, and on a queue with a
-single active consumer, always). In both, what waits takes no place from others. This module only says how
-long; waiting is left to `delays` and to the listener.
+With a *stateless* policy, a message waits in this process, unacked, and a crash starts its count anew. With a
+*stateful* policy it waits in the broker, which keeps the count. Exclusive listeners, and queues with a single
+active consumer, always use the broker. In both cases a waiting message leaves the prefetch to others. This
+module computes delays. Waiting is left to `retry_delays` and to the listener.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leveret.client.backoff import Backoff
 from leveret.client.errors import ConversionError
 
 FATAL: tuple[type[BaseException], ...] = (ConversionError,)
-"""The same message will fail in the same way for ever."""
+"""Errors that another attempt with the message can't avoid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +28,33 @@ class Retry:
     """
 
     max_attempts: int = 5
-    """Calls of the handler in all, the first included. Leveret counts calls that began, also those whose
-    process was killed. Other brokers count none; there only failures count, in the message's headers."""
+    """Calls of the handler in all, including the first. Leveret counts calls that began, also those whose
+    process was killed. On other brokers only failures count, in the message's headers."""
     initial_s: float = 1.0
     multiplier: float = 2.0
     max_s: float = 60.0
     jitter: float = 0.1
     stateful: bool = True
-    """Through the broker; otherwise in this process, unless what waits there would hold up others."""
+    """Whether messages wait in the broker. Otherwise they wait in this process, if they hold up no others."""
     per: Mapping[type[BaseException], Retry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
-            raise ValueError("max_attempts counts the first call too: it is at least 1")
+            raise ValueError("max_attempts includes the first call: it must be at least 1")
         self._backoff()
 
     @classmethod
     def never(cls) -> Retry:
-        """One attempt, then the recoverer."""
+        """Return a policy with one attempt; then the recoverer decides."""
         return cls(max_attempts=1)
 
     @property
     def most_attempts(self) -> int:
-        """The most calls that any kind of failure is allowed."""
-        return max(self.max_attempts, *(each.max_attempts for each in self.per.values()), 1)
+        """The highest `max_attempts` of this policy and those in `per`."""
+        return max(self.max_attempts, *(policy.max_attempts for policy in self.per.values()), 1)
 
     def of(self, error: BaseException) -> Retry:
-        """The policy for this failure."""
+        """Return the policy for this error."""
         if isinstance(error, FATAL):
             return Retry.never()
         for kind in type(error).__mro__:
@@ -63,7 +63,7 @@ class Retry:
         return self
 
     def delay_s(self, attempt: int, chance: random.Random) -> float | None:
-        """How long to wait after this failed attempt, 1 for the first; None: it was the last."""
+        """Return how long to wait after this failed attempt, counted from 1. None: it was the last one."""
         if attempt >= self.max_attempts:
             return None
         return self._backoff().delay_s(attempt, chance)

@@ -1,10 +1,10 @@
-"""Where a message waits before it is tried again: in the broker, with its count, taking nobody's place.
+"""How a message waits in the broker for its next attempt, with its count.
 
-On Leveret the delivery itself goes back with a delay: no copy, nothing to declare. On other brokers a copy
-goes to a delay queue, one per queue and delay; the original is acked after the copy is confirmed. When its
-time is over it goes on to `<queue>.retries`, which takes everything, and from there `Returns` brings it back.
-A delay queue is declared when it is needed and again while it is, and vanishes when it is not. The rule: at
-every moment the message is in the broker (decision 17).
+On Leveret the delivery itself is requeued with a delay: there is no copy, and nothing to declare. On other
+brokers a copy goes to a delay queue, one for each queue and delay, and the original is acked after the copy
+is confirmed. After the delay the broker dead-letters the copy to `<queue>.retries`, from where
+`DelayQueueReturns` brings it back. Delay queues are declared while they are needed, and expire later. The
+rule: the message is in the broker at every moment (decision 17).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from leveret.amqp.tables import Value
@@ -22,45 +23,46 @@ from leveret.client.publisher import Publisher
 from leveret.client.requeue import CAPABILITY, give_back
 
 DELAY_MAX_MS: Final = (1 << 32) - 1 - 120_000
-"""RabbitMQ's bound for a queue's TTL, less what the queue outlives it."""
+"""RabbitMQ's longest queue TTL, less `_OUTLIVES_MS`."""
 _OUTLIVES_MS: Final = 120_000
+"""How much longer than its messages a delay queue lives."""
 _DECLARED_FOR_S: Final = 60.0
 _NAME_BYTES_MAX: Final = 255
 
 
 class Delays(Protocol):
-    """Something that can make a message wait."""
+    """A way to let a message wait in the broker."""
 
     async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
-        """It comes back after the delay, its count one higher; raises if that can't be arranged. `error` is
-        what went wrong, where the broker takes note of it."""
+        """Let a message come back after a delay, with a count one higher. Raises if that fails.
+
+        `error` is the failure of its handler. Leveret stores it.
+        """
 
 
 class DelayedRequeue:
-    """Leveret: the delivery goes back with a delay (docs/guide/retries.md)."""
+    """On Leveret: requeue the delivery with a delay (docs/guide/retries.md)."""
 
     async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
         give_back(delivery, delay_ms=_milliseconds(delay_s), error=error)
 
 
 def give_back_untouched(delivery: Delivery) -> None:
-    """Nobody has begun with it: it goes back, on Leveret without counting as a try."""
+    """Requeue a delivery that no handler has begun with. Leveret does not count it as an attempt."""
     if delivery.ledger.channel.session.has(CAPABILITY):
         give_back(delivery, delay_ms=0, counted=False)
     else:
         delivery.ledger.nack(delivery, requeue=True)
 
 
+@dataclass(slots=True)
 class DelayQueues:
-    """Any broker: queues with a TTL whose dead letters are on their way back."""
+    """On any broker: publish a copy to a queue with a TTL, whose dead letters come back."""
 
-    def __init__(
-        self, publisher: Callable[[], Publisher], queues: EnsuredQueues, *, returning: Callable[[], None]
-    ) -> None:
-        """`returning` is called when there will be something to bring back."""
-        self._publisher = publisher
-        self._queues = queues
-        self._returning = returning
+    publisher: Callable[[], Publisher]
+    queues: EnsuredQueues
+    returning: Callable[[], None]
+    """Called when a message is about to wait, and must be brought back later."""
 
     async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
         delay_ms = max(1, _milliseconds(delay_s))
@@ -72,9 +74,10 @@ class DelayQueues:
         )
         for renewed in (False, True):
             await self._ensure(name, return_queue(delivery.queue), delay_ms, renewed=renewed)
-            self._returning()
-            receipt = (await self._publisher().publish_many([copy]))[0]
-            if not receipt.reply_code:  # otherwise the queue had just expired
+            self.returning()
+            receipt = (await self.publisher().publish_many([copy]))[0]
+            # If the message was returned, the delay queue had just expired.
+            if not receipt.reply_code:
                 break
         receipt.check()
         delivery.ledger.ack(delivery)
@@ -87,8 +90,8 @@ class DelayQueues:
             "x-dead-letter-routing-key": target,
         }
         for_s = 0.0 if renewed else _DECLARED_FOR_S
-        await self._queues.ensure(target, for_s=for_s)
-        await self._queues.ensure(name, arguments, for_s=for_s)
+        await self.queues.ensure(target, for_s=for_s)
+        await self.queues.ensure(name, arguments, for_s=for_s)
 
 
 def delay_queue(queue: str, delay_ms: int) -> str:
@@ -111,18 +114,17 @@ def return_queue(queue: str) -> str:
     return _named(queue, "retries")
 
 
-def _named(queue: str, what: str) -> str:
-    name = f"{queue}.{what}"
+def _named(queue: str, suffix: str) -> str:
+    name = f"{queue}.{suffix}"
     if len(name.encode()) <= _NAME_BYTES_MAX:
         return name
-    return f"{hashlib.sha256(queue.encode()).hexdigest()[:32]}.{what}"
+    return f"{hashlib.sha256(queue.encode()).hexdigest()[:32]}.{suffix}"
 
 
 def origin(delivery: Delivery) -> dict[str, str]:
-    """Where a message was first, for whoever sees a copy; what an earlier copy says counts."""
-    first = {"x-original-exchange": delivery.exchange, "x-original-routingKey": delivery.routing_key}
-    said = delivery.headers
-    return {name: str(said.get(name, value)) for name, value in first.items()}
+    """Return headers with the address of the first publish. Headers of an earlier copy take precedence."""
+    address = {"x-original-exchange": delivery.exchange, "x-original-routingKey": delivery.routing_key}
+    return {name: str(delivery.headers.get(name, value)) for name, value in address.items()}
 
 
 def _milliseconds(delay_s: float) -> int:

@@ -1,10 +1,10 @@
-"""Getting messages onto the wire, again if need be, and finding out what became of them.
+"""Sending messages, again after a lost connection, and finding out what became of them.
 
-Messages wait in an outbox until there is a channel that takes them, then on the wire until they are
-confirmed. When a connection ends, what was on the wire goes back to the head of the outbox and is sent
-again, in order, marked `x-republished`, because it may be stored already. When the broker closes only the
-channel, the publish to blame gets the broker's reason and the others go out on a new channel. The rule:
-*nacked* is said only of what was certainly not taken; of what may have been, it is *lost*.
+Messages wait in an outbox until there is a channel, then in `Unconfirmed` until the broker confirms them.
+When a connection ends, unconfirmed messages go back to the head of the outbox. They are sent again, in
+order, marked `x-republished`, because they may be stored already. When the broker closes only the channel,
+the culprit gets the broker's reason and the other messages go out on a new channel. The rule: a receipt is
+*nacked* only if the message is certainly not stored. If it may be stored, the receipt is *lost*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leveret.amqp.methods import make
 from leveret.amqp.scanner import ACK
 from leveret.client.backoff import Backoff
 from leveret.client.channel import Channel, Content
-from leveret.client.close_cause import certainly_refused, doubt, judge
+from leveret.client.close_cause import certainly_refused, find_culprit, mark_doubt
 from leveret.client.connection import Connection
 from leveret.client.direct_replies import Replies
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConfirmTimeout, ConnectionBlocked
@@ -36,19 +36,19 @@ from leveret.client.session import Session
 from leveret.client.unconfirmed import Unconfirmed
 
 _CHUNK_BYTES: Final = 256 << 10
-"""Written in one go; then it is seen whether the socket takes more."""
+"""Bytes that are written before the socket is asked whether it takes more."""
 _FRAMES_MAX: Final = 1024
 _EAGER: Final = 200
-"""So many are written without waiting for the end of the turn: 25 % more messages a second than without."""
+"""Messages that are written without waiting for the end of the turn: 25 % more messages a second."""
 _RENEWALS: Final = Backoff(initial_s=0.5, multiplier=2.0, max_s=10.0, jitter=0.0)
 _FRAME_MAX: Final = 131_072
 _SMALL_BYTES: Final = 4000
 _MARK_BYTES: Final = 32
-"""Room for the mark of what is sent again."""
+"""Room for the header `x-republished`."""
 
 
 class Sender:
-    """`sender.put(receipt)`; `resolve` is called with receipts and what became of them."""
+    """`sender.put(receipt)`; `resolve` is called with receipts and their final status."""
 
     def __init__(
         self,
@@ -67,21 +67,21 @@ class Sender:
         self._outbox: deque[Receipt] = deque()
         self._unconfirmed = Unconfirmed()
         self._isolating = 0
-        """So many are sent one at a time, to find out which of them the broker does not bear."""
+        """How many of the next messages are sent one at a time, to find the one that the broker refuses."""
         self._session: Session | None = None
-        """Where the channel is, or is being opened."""
-        self._trouble: ClientError | None = None
-        """Why there is no channel on it."""
+        """The session of the channel, also while it is being opened."""
+        self._open_error: ClientError | None = None
+        """The error of the last attempt to open a channel, or None."""
         self._channel: Channel | None = None
         self._frames: dict[bytes, bytes] = {}
         """Method frames for the channel, by their payload."""
         self._pump_due = False
         self._closed = False
-        self._exchanges = KnownExchanges(found=self._pump, missing=self._missing)
-        self._sound = False
-        """Something was acked on this channel."""
+        self._exchanges = KnownExchanges(on_found=self._pump, on_missing=self._exchange_missing)
+        self._has_acked = False
+        """Whether the broker has acked a message on this channel."""
         self._resting = False
-        """Nothing more is sent on this channel; it is about to be given up."""
+        """Whether nothing more is sent on this channel, because it is about to be replaced."""
         self._renewals = 0
         self._renewal: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -89,26 +89,27 @@ class Sender:
     @property
     def sending(self) -> bool:
         """Whether there is a channel, and the broker takes messages."""
-        channel = self._channel  # once: another thread may ask
+        # Read the attribute once: other threads ask too.
+        channel = self._channel
         return channel is not None and channel.session.blocked is None
 
     def failure(self, waited_s: float) -> ClientError:
-        """Why nothing was sent in this time."""
-        if self._trouble is not None and self._connection.session is not None:
-            return self._trouble
+        """Return why nothing was sent in this time."""
+        if self._open_error is not None and self._connection.session is not None:
+            return self._open_error
         if not self.sending:
             return self._connection.failure(waited_s)
-        sentence = f"the broker has not taken what was sent to it for {waited_s:.3g} s"
+        sentence = f"the broker has not read from its socket for {waited_s:.3g} s"
         return ConnectionBlocked(sentence, hint="it is behind; nothing of this message was sent")
 
     def check_size(self, header: bytes) -> None:
-        """A content header is one frame, whatever is in it."""
+        """Raise `ValueError` for a content header that does not fit into one frame."""
         if len(header) <= _SMALL_BYTES:
             return
         frame_max = self._channel.session.frame_max if self._channel is not None else _FRAME_MAX
         if frame_max and len(header) > frame_max - OVERHEAD_BYTES - _MARK_BYTES:
             raise ValueError(
-                f"the properties take {len(header)} bytes, but a frame holds {frame_max} at most"
+                f"the properties take {len(header)} bytes, but a frame holds at most {frame_max}"
             )
 
     def put(self, receipt: Receipt) -> None:
@@ -116,15 +117,17 @@ class Sender:
         if not self._pump_due:
             self._pump_soon()
         elif len(self._outbox) >= _EAGER and not self._isolating:
-            self._pump()  # while the broker works on these, more are made
-            self._pump_due = True  # by the call that is still to come
+            # The broker works on these messages while the caller makes more.
+            self._pump()
+            # `_pump` has reset this, but the call at the end of the turn is still to come.
+            self._pump_due = True
 
     def open_receipts(self) -> list[Receipt]:
-        """Those that are not resolved, in order."""
+        """Return the receipts that are pending, in order."""
         return [*self._unconfirmed, *self._outbox]
 
     def give_up(self, now_s: float) -> None:
-        """Those whose deadline is over are lost."""
+        """Resolve receipts whose deadline has passed as lost."""
         late = [receipt for receipt in self._unconfirmed if receipt.deadline_s <= now_s]
         for receipt in late:
             waited_s = now_s - receipt.started_s
@@ -150,16 +153,16 @@ class Sender:
             await channel.close()
 
     def _give_up_all(self, error: ClientError) -> None:
-        left = [*self._unconfirmed.take_all(), *self._outbox]
+        pending = [*self._unconfirmed.take_all(), *self._outbox]
         self._outbox.clear()
-        for receipt in left:
+        for receipt in pending:
             receipt.cause = error
-        self._resolve(left, Status.LOST)
+        self._resolve(pending, Status.LOST)
 
     # the connection's tenant
 
     async def attach(self, session: Session) -> None:
-        """A channel on this session; what waits goes out, the oldest first."""
+        """Open a channel on this session and send what waits, the oldest message first."""
         if self._session is session or self._closed:
             return
         self._session = session
@@ -168,7 +171,7 @@ class Sender:
         except BaseException as error:
             if self._session is session:
                 self._session = None
-            self._trouble = error if isinstance(error, ClientError) else None
+            self._open_error = error if isinstance(error, ClientError) else None
             raise
 
     async def _open(self, session: Session) -> None:
@@ -184,17 +187,18 @@ class Sender:
             channel.on_ended = _ignore
             await channel.close()
             return
-        self._trouble = None
+        self._open_error = None
         self._frames.clear()
         self._exchanges.forget_all()
-        self._sound = False
+        self._has_acked = False
         self._channel = channel
         session.on_writable.append(self._pump)
         self._pump()
 
     def detach(self, error: ClientError) -> None:
-        """The session has ended, of which the channel has told us; or the connection, and there is no
-        other.
+        """Resolve all receipts as lost if the connection was closed.
+
+        When only the session has ended, `_channel_ended` has been called already.
         """
         if isinstance(error, Closed):
             self._give_up_all(error)
@@ -210,7 +214,7 @@ class Sender:
         self._pump_due = True
 
     def _pump(self) -> None:
-        """Writes what waits, as long as the socket takes it."""
+        """Write messages from the outbox while the socket takes them."""
         self._pump_due = False
         channel, session = self._channel, self._session
         while self._outbox and channel is not None and session is not None and channel.error is None:
@@ -225,7 +229,7 @@ class Sender:
             session.flush()
 
     def _next_chunk(self, session: Session) -> list[Receipt]:
-        """Those that may be written now: not yet those to an exchange that nobody knows."""
+        """Take the next messages from the outbox, up to the first whose exchange must be asked for."""
         chunk: list[Receipt] = []
         outbox, known = self._outbox, self._exchanges.known
         size = 0
@@ -241,15 +245,15 @@ class Sender:
                 break
         return chunk
 
-    def _missing(self, exchange: str, error: ChannelClosed) -> None:
-        """The broker does not know this exchange: what waits for it was not sent, and is not."""
+    def _exchange_missing(self, exchange: str, error: ChannelClosed) -> None:
+        """Refuse the messages in the outbox for an exchange that does not exist."""
         refused = [receipt for receipt in self._outbox if receipt.exchange == exchange]
         self._outbox = deque(receipt for receipt in self._outbox if receipt.exchange != exchange)
         self._refuse(refused, f"{error.code} {error.text}", error)
         self._pump()
 
     def _write(self, channel: Channel, receipts: list[Receipt]) -> None:
-        """One write for all; about 1 us a message."""
+        """Write all frames of these messages at once: about 1 us a message."""
         number = channel.number
         frame_max = channel.session.frame_max
         body_max = frame_max - OVERHEAD_BYTES if frame_max else 1 << 62
@@ -275,17 +279,17 @@ class Sender:
         if not self._confirms:
             self._resolve(receipts, Status.SENT)
 
-    # what the broker says
+    # answers of the broker
 
     def _settled(self, event: Settlement) -> None:
         receipts = self._unconfirmed.settled(event)
         if event.kind == ACK:
             self._renewals = 0
-            self._sound = True
+            self._has_acked = True
             self._resolve(receipts, Status.CONFIRMED)
         else:
             self._refuse(receipts, "a queue refused it or could not write it")
-            if not self._sound and self._renewal is None and self._connection.sessions > 1:
+            if not self._has_acked and self._renewal is None and self._connection.sessions > 1:
                 delay_s = _RENEWALS.delay_s(self._renewals + 1)
                 self._renewal = asyncio.get_running_loop().call_later(delay_s, self._rest)
         self._unconfirmed.trim()
@@ -294,11 +298,11 @@ class Sender:
             self._pump_soon()
 
     def _rest(self) -> None:
-        """A channel on which nothing was ever acked is given up for another one, when it has come to rest.
+        """Replace a channel on which nothing was ever acked, as soon as nothing on it is unconfirmed.
 
-        A channel of RabbitMQ 3.10 that is opened while a quorum queue elects its leader nacks for ever after.
+        RabbitMQ 3.10 nacks every publish on a channel that was opened while a quorum queue elected a leader.
         """
-        self._resting = not self._sound
+        self._resting = not self._has_acked
         self._renew_if_at_rest()
 
     def _renew_if_at_rest(self) -> None:
@@ -316,56 +320,61 @@ class Sender:
             seq = properties.headers_of(content.header).get(SEQ)
         except AmqpError:
             seq = None
-        place = method.exchange or "", method.routing_key or ""
-        receipt = self._unconfirmed.returned(seq, *place) if isinstance(seq, int) else None
+        address = method.exchange or "", method.routing_key or ""
+        receipt = self._unconfirmed.returned(seq, *address) if isinstance(seq, int) else None
         if receipt is not None and not receipt.done:
             receipt.reply_code, receipt.reply_text = method.reply_code or 0, method.reply_text
             self._on_returned(receipt)
 
     def _refuse(self, receipts: Iterable[Receipt], reason: str, cause: ClientError | None = None) -> None:
-        """Not taken this time; of those that may have been taken before, nothing is known."""
-        refused: list[Receipt] = []
-        unknown: list[Receipt] = []
+        """Resolve refused messages as nacked, or as lost if an earlier attempt may have stored them."""
+        nacked: list[Receipt] = []
+        lost: list[Receipt] = []
         for receipt in receipts:
             receipt.reason = reason
             receipt.cause = cause or receipt.cause
-            (refused if certainly_refused(receipt, cause) else unknown).append(receipt)
-        self._resolve(refused, Status.NACKED)
-        self._resolve(unknown, Status.LOST)
+            (nacked if certainly_refused(receipt, cause) else lost).append(receipt)
+        self._resolve(nacked, Status.NACKED)
+        self._resolve(lost, Status.LOST)
 
     # the end of a channel
 
     def _channel_ended(self, error: ClientError) -> None:
-        """Whatever was on the wire is sent again, but for what is to blame."""
+        """Send again what is unconfirmed, except the publish that the broker closed the channel for."""
         if self._channel is None:
             self._session = None
             return
-        in_doubt = self._unconfirmed.given_up
-        cut = self._let_go(self._channel)
+        has_overdue = self._unconfirmed.has_overdue
+        receipts = self._let_go(self._channel)
         if isinstance(error, ChannelClosed):
-            cut = self._blame(cut, error, in_doubt=in_doubt)
+            receipts = self._refuse_culprit(receipts, error, has_overdue=has_overdue)
             self._connection.attach(self)
         else:
-            doubt(cut, Doubt.CUT_OFF, error)
-        self._outbox.extendleft(reversed(cut))
+            mark_doubt(receipts, Doubt.CUT_OFF, error)
+        self._outbox.extendleft(reversed(receipts))
 
-    def _blame(self, cut: list[Receipt], error: ChannelClosed, *, in_doubt: bool) -> list[Receipt]:
-        """Those that are not to blame for the end of the channel."""
+    def _refuse_culprit(
+        self, receipts: list[Receipt], error: ChannelClosed, *, has_overdue: bool
+    ) -> list[Receipt]:
+        """Refuse the publish that the broker closed the channel for, and return the others.
+
+        The culprit is unknown while a receipt is overdue: it may be that one, which is resolved already.
+        """
         if not self._confirms:
-            sentence = f"{error}: what was published before it is lost (confirm='none')"
+            sentence = f"{error}: earlier publishes on this channel may be lost too (confirm='none')"
             notice(self._connection.hooks, "channel_closed", sentence, code=error.code, text=error.text)
-            return cut
-        judgement = judge(cut, error, in_doubt=in_doubt)
-        if judgement.alone:
-            self._isolating = len(judgement.again)
-        if judgement.exchange is not None:
-            self._exchanges.forget(judgement.exchange)
-        self._refuse(judgement.refused, f"{error.code} {error.text}", error)
-        self._resolve(judgement.lost, Status.LOST)
-        return judgement.again
+            return receipts
+        culprit = None if has_overdue else find_culprit(receipts, error)
+        if culprit is None:
+            mark_doubt(receipts, Doubt.SUSPECT, error)
+            self._isolating = len(receipts)
+            return receipts
+        mark_doubt(receipts[:culprit], Doubt.CUT_OFF, error)
+        self._refuse([receipts[culprit]], f"{error.code} {error.text}", error)
+        return receipts[:culprit] + receipts[culprit + 1 :]
 
     def _let_go(self, channel: Channel) -> list[Receipt]:
-        """Leaves the channel; what was on it and is not settled."""
+        """Leave the channel, and return the receipts on it that are pending."""
         self._channel = self._session = None
         channel.on_ended = channel.on_settled = channel.on_returned = _ignore
         self._resting = False

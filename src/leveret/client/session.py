@@ -1,10 +1,8 @@
-"""One connection to a broker, from the first byte to its end: handshake, heartbeats, channels, blocked or
-not.
+"""One connection to a broker, from the first byte to its end: handshake, heartbeats, channels, blocking.
 
-A session never comes back: whoever wants another one asks `Connection`, which makes them. Everything that
-is written in one turn of the event loop leaves in one write; what is read is scanned once and handed to
-channels in runs. The rule: whatever ends a session, each channel and each waiting call hears of it, once,
-with the cause.
+A session never comes back: `Connection` makes the next one. All frames of one turn of the event loop leave in
+one write. Received bytes are scanned once, and channels get their events in runs. The rule: when a session
+ends, each channel and each waiting call gets the cause, once.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _FRAME_MAX: Final = 131_072
 _CHANNEL_MAX: Final = 2047
 _WRITE_HIGH_BYTES: Final = 1 << 20
 _MESSAGE_MAX_BYTES: Final = 1 << 30
-"""No broker lets messages in that are larger than half of this."""
+"""Twice the size of the largest message that any broker takes."""
 _CAPABILITIES: Final[dict[str, Value]] = {
     "publisher_confirms": True,
     "basic.nack": True,
@@ -56,18 +54,18 @@ class Session(asyncio.Protocol):
     def __init__(self, endpoint: Endpoint, *, heartbeat_s: int, name: str) -> None:
         self.endpoint = endpoint
         self.server: Mapping[str, object] = {}
-        """The properties by which the broker introduced itself."""
+        """The broker's properties, from connection.start."""
         self.frame_max = _FRAME_MAX
         self.heartbeat_s = heartbeat_s
         self.blocked: str | None = None
-        """Why the broker takes no messages at present."""
+        """Why the broker takes no messages at present, or None."""
         self.writable = True
         self.error: ClientError | None = None
-        """Why it ended; None while it lives."""
+        """Why the session ended, or None."""
         self.on_end: Callable[[ClientError], None] = _ignore
         self.on_blocked: Callable[[str | None], None] = _ignore
         self.on_writable: list[Callable[[], None]] = []
-        """Called when there is room for more to be written."""
+        """Called when the socket takes bytes again."""
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -93,9 +91,7 @@ class Session(asyncio.Protocol):
         tls: ssl.SSLContext | None = None,
         name: str = "",
     ) -> Session:
-        """A session that is open; `NotConnected` if that can't be had in time, `LoginRefused` if not at
-        all.
-        """
+        """Open a session. `NotConnected`: not in time. `LoginRefused`: the broker refuses the login."""
         loop = asyncio.get_running_loop()
         context = (tls or ssl.create_default_context()) if endpoint.tls else None
         heartbeat_s = heartbeat_s if endpoint.heartbeat_s is None else endpoint.heartbeat_s
@@ -104,10 +100,11 @@ class Session(asyncio.Protocol):
             async with asyncio.timeout(endpoint.timeout_s or timeout_s):
                 await loop.create_connection(lambda: session, endpoint.host, endpoint.port, ssl=context)
                 await session._opened
-        except (TimeoutError, OSError, UnicodeError) as error:  # the last for names that can't be resolved
+        # UnicodeError: the host name can't be encoded.
+        except (TimeoutError, OSError, UnicodeError) as error:
             session._abort()
-            what = str(error) or "no answer in time"
-            raise NotConnected(f"no connection to {endpoint.address}: {what}") from error
+            reason = str(error) or "no answer in time"
+            raise NotConnected(f"no connection to {endpoint.address}: {reason}") from error
         except asyncio.CancelledError:
             session._abort()
             raise
@@ -118,9 +115,9 @@ class Session(asyncio.Protocol):
         return self.server.get("product") == "Leveret"
 
     def has(self, capability: str) -> bool:
-        """Whether the broker announced that it can do this."""
-        found = self.server.get("capabilities")
-        return isinstance(found, dict) and bool(found.get(capability))
+        """Return whether the broker announced this capability."""
+        capabilities = self.server.get("capabilities")
+        return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
     async def open_channel(self) -> Channel:
         if self.error is not None:
@@ -137,11 +134,11 @@ class Session(asyncio.Protocol):
         return channel
 
     def forget(self, channel: Channel) -> None:
-        """The channel is over; its number is free."""
+        """Free the number of a channel that has ended."""
         self._channels.pop(channel.number, None)
 
     async def close(self) -> None:
-        """Says goodbye and waits for the answer, for a while."""
+        """Send connection.close, and wait for the answer up to `CLOSE_S`."""
         if self.error is None and not self._leaving:
             self._leaving = True
             self.write(
@@ -152,17 +149,18 @@ class Session(asyncio.Protocol):
         self._abort()
 
     def fail(self, sentence: str) -> None:
-        """Gives the session up; whoever lives on it is told why."""
+        """End the session, and give this reason to its channels."""
         self._end(ConnectionLost(sentence))
 
     def pause_reading(self, paused: bool) -> None:
-        """Reads nothing more for now: the broker has to wait."""
+        """Stop or resume reading the socket."""
         if paused != self._paused and self.error is None:
             self._paused = paused
             if paused:
                 self._transport.pause_reading()
             else:
-                self._received_s = self._loop.time()  # it could not have been heard until now
+                # No heartbeat could be received while reading was paused.
+                self._received_s = self._loop.time()
                 self._transport.resume_reading()
 
     # writing
@@ -171,7 +169,7 @@ class Session(asyncio.Protocol):
         self.send(methods.frame(channel, method))
 
     def send(self, data: bytes) -> None:
-        """Bytes for the broker; they leave at the end of the turn, together."""
+        """Add bytes to what is written at the end of the turn."""
         if not self._out:
             self._loop.call_soon(self.flush)
         self._out.append(data)
@@ -181,7 +179,8 @@ class Session(asyncio.Protocol):
             return
         data = b"".join(self._out)
         self._out.clear()
-        if self._transport.is_closing():  # it is lost: `connection_lost` follows in the next turn
+        if self._transport.is_closing():
+            # The connection is lost: `connection_lost` follows in the next turn.
             self.writable = False
             return
         self._transport.write(data)
@@ -223,7 +222,7 @@ class Session(asyncio.Protocol):
         for notice in list(self.on_writable):
             notice()
 
-    # what comes
+    # received events
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Deliveries):
@@ -235,7 +234,7 @@ class Session(asyncio.Protocol):
         elif isinstance(event, MethodFrame):
             method = methods.decode(event.payload)
             if event.channel == 0:
-                self._take_own(method)
+                self._take_connection_method(method)
             elif (channel := self._channels.get(event.channel)) is not None:
                 channel.take(method)
         elif isinstance(event, Contents):
@@ -247,8 +246,8 @@ class Session(asyncio.Protocol):
     def _violated(self, error: AmqpError) -> None:
         self._end(ConnectionLost(f"{self.endpoint.address} broke the protocol: {error.reply_text}"))
 
-    def _take_own(self, method: Method) -> None:
-        """Methods of the connection itself, on channel 0."""
+    def _take_connection_method(self, method: Method) -> None:
+        """Handle a method of class connection, on channel 0."""
         if isinstance(method, commands.Connection.Start):
             self.server = method.server_properties
             self._log_in(method.mechanisms)
@@ -330,7 +329,8 @@ class Session(asyncio.Protocol):
             self._beat_timer.cancel()
         self._out.clear()
         self._transport.close()
-        self._abort_timer = self._loop.call_later(CLOSE_S, self._transport.abort)  # if it is not read from
+        # The peer may not read what is left in the buffer.
+        self._abort_timer = self._loop.call_later(CLOSE_S, self._transport.abort)
         if not self._opened.done():
             refused = isinstance(error, LoginRefused)
             self._opened.set_exception(error if refused else NotConnected(f"no connection: {error.sentence}"))
@@ -344,16 +344,18 @@ class Session(asyncio.Protocol):
             self._transport.abort()
             self._end(ConnectionLost("the connection was given up"))
         if self._opened.done() and not self._opened.cancelled():
-            self._opened.exception()  # seen
+            # Mark the exception as retrieved.
+            self._opened.exception()
 
     def _beat_later(self) -> None:
         self._beat_due_s = self._loop.time() + self.heartbeat_s / 2
         self._beat_timer = self._loop.call_at(self._beat_due_s, self._beat)
 
     def _beat(self) -> None:
-        """Twice per interval: is the broker alive, and does it know that we are?"""
+        """End a session that was silent for two intervals, and send a heartbeat after half an interval."""
         now_s = self._loop.time()
-        late_s = now_s - self._beat_due_s  # so long this loop could not hear
+        # While the event loop was late, it could not receive anything.
+        late_s = now_s - self._beat_due_s
         self._received_s = min(now_s, self._received_s + late_s)
         if now_s - self._received_s >= 2 * self.heartbeat_s and not self._paused:
             address, silent_s = self.endpoint.address, int(now_s - self._received_s)
@@ -367,7 +369,7 @@ class Session(asyncio.Protocol):
 
 
 def _lower(offered: int, wanted: int) -> int:
-    """What both can agree on; 0 means no limit."""
+    """Return the lower of two limits. 0 means no limit."""
     return min(offered, wanted) if offered and wanted else offered or wanted
 
 

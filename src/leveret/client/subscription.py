@@ -1,9 +1,9 @@
-"""Consuming a queue, or as a member of a group, from one session to the next.
+"""Consuming a queue, or a topic as a member of a group, from one session to the next.
 
-Owns the channel, its consumers and its ledger. When the queue is missing, or the broker cancels the
-consumer because it was deleted, consuming is tried again with backoff until it works. A member consumes
-nothing where there are no groups: the broker would take it for a consumer like any other. Room for others
-while deliveries wait in place is `Relief`'s; what is done with deliveries is left to the listener.
+This module owns the channel, its consumers and its ledger. If the queue is missing, or is deleted, it tries
+again with backoff until consuming works. A group member does not consume on a broker without groups, which
+would serve it like any other consumer. Extra consumers are left to `ExtraConsumers`, and deliveries to the
+listener.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from leveret.client.backoff import Backoff
 from leveret.client.channel import Channel
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
+from leveret.client.consumer_methods import consume, declare_queue, qos
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery, Reader, Source
 from leveret.client.errors import ChannelClosed, ClientError, Closed
-from leveret.client.extra_consumers import PREFETCH_MAX, Relief, qos
+from leveret.client.extra_consumers import PREFETCH_MAX, ExtraConsumers
 from leveret.client.hooks import notice
-from leveret.client.internal_queues import declaration
 from leveret.client.membership import CAPABILITY, GROUP
 from leveret.client.requeue import BEGUN_ARGUMENT, BEGUN_MARKS
 from leveret.client.session import Session
 
 _CANCEL_S: Final = 5.0
-_AGAIN: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
+_BACKOFF: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What to consume, and how."""
+    """The queue to consume, and the options of `basic.consume`."""
 
     queue: str
     prefetch: int
@@ -48,24 +48,24 @@ class Subscription:
     exclusive: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
     marks_begun: bool = False
-    """Whoever takes the deliveries tells when each is begun with (`mark_begun`)."""
+    """Whether the consumer marks each delivery when its handler begins (`mark_begun`)."""
     declared: bool = False
-    """It is the toolkit's own queue, durable: declared before it is consumed."""
+    """Whether this is a durable queue of the toolkit, to be declared before it is consumed."""
 
     @property
     def group(self) -> str | None:
-        found = self.arguments.get(GROUP)
-        return found if isinstance(found, str) else None
+        group = self.arguments.get(GROUP)
+        return group if isinstance(group, str) else None
 
     def marks_on(self, session: Session) -> bool:
-        """Whether deliveries are marked when they are begun with, on the broker of this session."""
+        """Return whether deliveries on this session are marked when their handler begins."""
         return self.marks_begun and not self.no_ack and session.has(BEGUN_MARKS)
 
     def check(self, session: Session) -> None:
-        """Raises where the broker can't do it."""
+        """Raise `ClientError` if the session's broker does not support this subscription."""
         if self.group is not None and not session.has(CAPABILITY):
-            known = (session.server.get(each) for each in ("product", "version"))
-            broker = " ".join(str(each) for each in known if each) or "the broker"
+            names = (session.server.get(name) for name in ("product", "version"))
+            broker = " ".join(str(name) for name in names if name) or "the broker"
             raise ClientError(
                 f"{broker} at {session.endpoint.address} has no consumer groups, and so no '{self.group}'",
                 hint="group listeners need Leveret as their broker",
@@ -73,13 +73,13 @@ class Subscription:
 
     def __post_init__(self) -> None:
         if not 1 <= self.prefetch <= PREFETCH_MAX:
-            raise ValueError(f"prefetch is from 1 to {PREFETCH_MAX}: what is in hand must be bounded")
+            raise ValueError(f"prefetch must be from 1 to {PREFETCH_MAX}, not {self.prefetch}")
         encode_short_string(self.queue)
         encode_table(self.arguments)
 
 
 class Intake:
-    """`Intake(connection, subscription, deliver=..., stale=...)`; a tenant of the connection."""
+    """`Intake(connection, subscription, deliver=..., stale=...)`: consumes on every session."""
 
     def __init__(
         self,
@@ -92,10 +92,13 @@ class Intake:
         settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None,
         lost: Callable[[], None] = lambda: None,
         closed: Callable[[], None] = lambda: None,
-        unrelieved: Callable[[], None] = lambda: None,
+        cannot_make_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is how deliveries settle themselves; `lost` is told when a channel has ended, `closed`
-        when the connection has, `unrelieved` when nothing comes in the place of what waits."""
+        """`settle` is called when a delivery is settled by its own methods.
+
+        `lost` is called when a channel has ended, `closed` when the connection was closed, and
+        `cannot_make_room` when the broker sends nothing to extra consumers.
+        """
         self._connection = connection
         self._subscription = subscription
         self._deliver = deliver
@@ -106,19 +109,19 @@ class Intake:
         self._closed = closed
         self._tag = f"leveret.{secrets.token_hex(6)}"
         self._session: Session | None = None
-        """Where it consumes, or tries to."""
+        """The session of the channel, also while it is being opened."""
         self._channel: Channel | None = None
         self._ledger: Ledger[Delivery] | None = None
         self._cancelled_early: Channel | None = None
         """A channel whose consumer was cancelled before its consume-ok was seen."""
-        self._relief = Relief(
-            subscription.queue, subscription.prefetch, consume=self._consume, useless=unrelieved
+        self._extra_consumers = ExtraConsumers(
+            subscription.queue, subscription.prefetch, consume=self._consume, useless=cannot_make_room
         )
         self._failures = 0
         self._retry: asyncio.TimerHandle | None = None
         self._stopping = False
         self.error: ClientError | None = None
-        """Why nothing is consumed."""
+        """The error that stopped consuming, or None."""
 
     @property
     def group(self) -> str | None:
@@ -132,24 +135,24 @@ class Intake:
         self._connection.add(self)
 
     async def cancel(self) -> None:
-        """Takes nothing more; what was delivered can still be settled."""
+        """Cancel the consumers. Deliveries in hand can still be settled."""
         self._stopping = True
         self._forget_retry()
-        self._relief.end()
+        self._extra_consumers.end()
         channel = self._channel
         if channel is not None and channel.error is None:
             self.hold_back(False)
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(_CANCEL_S):
-                    for tag in (self._tag, *self._relief.tags):
+                    for tag in (self._tag, *self._extra_consumers.tags):
                         await channel.call(make(commands.Basic.Cancel, consumer_tag=tag, nowait=False))
 
     async def close(self) -> None:
-        """Says what is done and leaves the channel; what is not settled goes back."""
+        """Write all acks and close the channel. The broker requeues what is not settled."""
         self._stopping = True
         self._forget_retry()
         self._connection.remove(self)
-        self._relief.end()
+        self._extra_consumers.end()
         channel, self._channel = self._channel, None
         if channel is not None and channel.error is None:
             assert self._ledger is not None
@@ -157,7 +160,7 @@ class Intake:
             await channel.close()
 
     def hold_back(self, held: bool) -> None:
-        """Stops reading the connection, which must be this listener's own."""
+        """Stop or resume reading the connection, which no one else may use."""
         if self._channel is not None:
             self._channel.session.pause_reading(held)
 
@@ -170,14 +173,14 @@ class Intake:
         try:
             self._subscription.check(session)
         except ClientError as error:
-            self._try_again(error)
+            self._try_again_later(error)
             return
         self._session = session
         try:
             await self._start_consuming(session)
         except ChannelClosed as error:
             self._session = None
-            self._try_again(error)
+            self._try_again_later(error)
         except BaseException:
             self._session = None
             raise
@@ -193,7 +196,7 @@ class Intake:
         """Consumers go on."""
 
     async def _start_consuming(self, session: Session) -> None:
-        """A channel with everything that belongs to it: deliveries of one are never settled on another."""
+        """Open a channel with its own ledger and reader: deliveries are settled on their channel only."""
         channel = await session.open_channel()
         subscription = self._subscription
         ledger = Ledger(channel, stale=self._stale, no_ack=subscription.no_ack)
@@ -207,67 +210,63 @@ class Intake:
                 marks_begun=subscription.marks_on(session),
             )
         )
-        channel.on_deliveries = lambda messages: self._came(reader, messages)
+        channel.on_deliveries = lambda messages: self._received(reader, messages)
         channel.on_cancelled = lambda tag: self._cancelled(channel, tag)
         channel.on_ended = lambda error: self._ended(channel, error)
         if subscription.declared:
-            await channel.call(declaration(subscription.queue))
+            await channel.call(declare_queue(subscription.queue))
         if not subscription.no_ack:
             await channel.call(qos(subscription.prefetch))
         await channel.call(self._consume(self._tag))
         if channel.error is not None:
-            raise channel.error  # it came right behind the answer
+            # The broker closed the channel right after its answer.
+            raise channel.error
         if self._stopping:
-            await channel.close()  # what came meanwhile goes back
+            # The broker requeues what it has delivered meanwhile.
+            await channel.close()
             return
         self._channel, self._ledger = channel, ledger
         if self._cancelled_early is channel:
             self._cancelled(channel, self._tag)
             return
-        self._relief.begin(channel)
+        self._extra_consumers.begin(channel)
         self._failures = 0
         self.error = None
 
-    def _came(self, reader: Reader, messages: list[tuple[bytes, bytes, bytes]]) -> None:
-        self._relief.came(messages)
+    def _received(self, reader: Reader, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+        self._extra_consumers.note_deliveries(messages)
         self._deliver(reader.read(messages))
 
     def _consume(self, tag: str) -> commands.Basic.Consume:
-        return make(
-            commands.Basic.Consume,
-            ticket=0,
-            queue=self._subscription.queue,
-            consumer_tag=tag,
-            no_local=False,
-            no_ack=self._subscription.no_ack,
-            exclusive=self._subscription.exclusive,
-            nowait=False,
-            arguments=self._arguments(),
+        subscription = self._subscription
+        arguments = dict(subscription.arguments)
+        if self._session is not None and subscription.marks_on(self._session):
+            arguments[BEGUN_ARGUMENT] = True
+        return consume(
+            subscription.queue,
+            tag,
+            no_ack=subscription.no_ack,
+            exclusive=subscription.exclusive,
+            arguments=arguments,
         )
 
-    def _arguments(self) -> dict[str, Value]:
-        arguments = dict(self._subscription.arguments)
-        if self._session is not None and self._subscription.marks_on(self._session):
-            arguments[BEGUN_ARGUMENT] = True
-        return arguments
-
-    # when it ends
+    # when consuming ends
 
     def _ended(self, channel: Channel, error: ClientError) -> None:
-        """The channel is gone: with the session, or alone, for a reason of ours."""
+        """Try again if the broker has closed the channel. After a lost session, `attach` does."""
         if channel is not self._channel:
             return
         self._channel = None
         self.error = error
         self._lost()
         if isinstance(error, ChannelClosed):
-            self._try_again(error)
+            self._try_again_later(error)
 
     def _cancelled(self, channel: Channel, tag: str) -> None:
-        """The queue was deleted, or moved: the broker will deliver no more to this consumer."""
-        if tag in self._relief.tags:
-            self._relief.tags.remove(tag)
-        elif self._channel is None:
+        """Consume again after the broker cancelled the consumer, because its queue was deleted or moved."""
+        if self._extra_consumers.cancelled(tag):
+            return
+        if self._channel is None:
             self._cancelled_early = channel
         elif channel is self._channel:
             self._channel = None
@@ -276,9 +275,9 @@ class Intake:
             channel.abandon()
             self._lost()
             queue = self._subscription.queue
-            self._try_again(ClientError(f"the broker cancelled the consumer of queue '{queue}'"))
+            self._try_again_later(ClientError(f"the broker cancelled the consumer of queue '{queue}'"))
 
-    def _try_again(self, error: ClientError) -> None:
+    def _try_again_later(self, error: ClientError) -> None:
         self.error = error
         self._session = None
         self._failures += 1
@@ -290,22 +289,24 @@ class Intake:
             notice(
                 self._connection.hooks,
                 "not_consuming",
-                f"queue '{queue}' is not consumed: {error}; it is tried again until it is",
+                f"queue '{queue}' is not consumed: {error}; the listener tries again until it is",
                 queue=queue,
                 error=str(error),
             )
         loop = asyncio.get_running_loop()
-        self._retry = loop.call_later(_AGAIN.delay_s(self._failures), self._connection.attach, self)
+        self._retry = loop.call_later(_BACKOFF.delay_s(self._failures), self._connection.attach, self)
 
     def _forget_retry(self) -> None:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
-    # while deliveries wait in place
+    # while deliveries wait in the process
 
-    def relieve(self, waiting: int) -> None:
-        """So many deliveries wait here, unacked: others come in their place. An exclusive consumer can't have
-        others beside it."""
+    def make_room(self, waiting_count: int) -> None:
+        """Let the broker send other messages while this many deliveries wait in the process, unacked.
+
+        An exclusive consumer can't have extra consumers beside it.
+        """
         if not self._subscription.exclusive and not self._stopping:
-            self._relief.change(waiting)
+            self._extra_consumers.make_room(waiting_count)

@@ -1,8 +1,8 @@
-"""Calls that block, beside the event loop: handlers that are plain functions, reading a pipe, syncing a file.
+"""Threads for calls that block: handlers that are plain functions, reading a pipe, syncing a file.
 
-Heartbeats and confirms go on meanwhile. The threads are daemons, unlike those of an executor: a process that
-was told to end waits neither for a handler that hangs, whose message is in the broker, nor for a pipe on
-which nothing comes.
+The event loop goes on with heartbeats and confirms. Unlike those of an executor, the threads are daemons: a
+process that ends waits neither for a handler that hangs, whose message is in the broker, nor for a silent
+pipe.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class Threads:
-    """`result = await threads.call(function)`: so many at most; made inside the event loop."""
+    """`result = await threads.call(function)`, in up to `count` threads; made inside the event loop."""
 
     def __init__(self, count: int, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._count = count
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        """None: a thread ends."""
+        """Calls that wait for a thread. None ends the thread that takes it."""
         self._started = 0
         self._open = 0
-        """Calls that have no answer yet."""
+        """The number of calls that have no answer yet."""
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """What the function returns or raises; when that is cancelled, the function goes on by itself."""
+        """Return a future of the function's result. Cancelling it does not stop the function."""
         answer: asyncio.Future[T] = self._loop.create_future()
         self._open += 1
         self._calls.put((function, answer))
@@ -43,25 +43,28 @@ class Threads:
         return answer
 
     def stop(self) -> None:
-        """Each ends when its call has; nobody waits for that."""
+        """End each thread after its present call, without waiting for it."""
         for _ in range(self._started):
             self._calls.put(None)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             self._run(*call)
-            del call  # an idle thread keeps no message
+            # An idle thread must not keep a message alive.
+            del call
 
     def _run(self, function: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
+        # The caller gets the error, whatever it is.
+        except Exception as error:  # noqa: BLE001
             self._tell(answer, None, error)
         else:
             self._tell(answer, result, None)
 
     def _tell(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        # The loop may be closed. Then nobody waits for the answer.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, answer, result, error)
 
     def _settle(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

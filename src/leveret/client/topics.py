@@ -1,9 +1,9 @@
-"""Topics: an exchange that spreads messages over streams by their keys.
+"""Topics: an exchange that spreads messages over streams by routing key.
 
-`topic` declares one, as part of a topology. To publish, name it as the exchange, and as the routing key what
-messages have in common that belong together: `publisher.publish(order, customer, exchange="orders")`. Those
-of one key are in one partition, in their order. `partition` is for those who choose the partition themselves.
-Groups that read a topic are left to `App.group_listener`.
+`topic` declares a topic, as part of a topology. To publish, name it as the exchange:
+`publisher.publish(order, customer, exchange="orders")`. Messages with the same routing key are in one
+partition, in their order. With `partition`, the caller chooses the partition. Groups that read a topic are
+left to `App.group_listener`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WEIGHT: Final = "1"
 def topic(
     name: str, *, partitions: int, max_age: str | None = None, max_bytes: int | None = None
 ) -> Topology:
-    """A topic with so many partitions, each of which keeps messages for so long (`7D`), or so many bytes.
+    """Declare a topic. Each partition keeps messages up to `max_age` (`7D`) or `max_bytes`.
 
     >>> topology = Topology(topic("orders", partitions=8, max_age="7D"))
     """
@@ -38,10 +38,10 @@ def topic(
 
 
 def partition(topic: str, number: int) -> str:
-    """The stream that is this partition of a topic: to be published to by its name.
+    """Return the name of the stream that is this partition of a topic. Publish to it like to a queue.
 
     >>> await publisher.publish(order, partition("orders", 3))
     """
     if isinstance(number, bool) or not 0 <= number < PARTITIONS_MAX:
-        raise ValueError(f"partitions are numbered from 0 to {PARTITIONS_MAX - 1}; there is no {number!r}")
+        raise ValueError(f"a partition is a number from 0 to {PARTITIONS_MAX - 1}, not {number!r}")
     return f"{topic}-{number}"

@@ -1,9 +1,9 @@
-"""Exchanges, queues and bindings, declared in code and made to be so at each connect.
+"""Exchanges, queues and bindings, declared together at each connect.
 
-Owns the collection of parts, their order, and what it means when something exists otherwise than declared.
-What a single part may be is `declarations`'; when a topology is applied is `Connection`'s. Applying is
-idempotent and never deletes anything. The rule: whatever the broker refuses is told together with the part it
-was refused for, and nothing is bound while something differs, unless differences are to be ignored.
+This module owns the collection of parts, their order, and the differences to what exists. Single parts are
+left to `declarations`. `Connection` applies the topology. Applying is idempotent and deletes nothing. The
+rule: each refusal names its part, and nothing is bound while something differs, unless differences are to be
+ignored.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Topology:
     ... )
     >>> topology += Queue("audit")
 
-    Give it to a `Connection`. With `on_mismatch="ignore"`, what exists otherwise than declared is used as it
-    is; that is logged, once.
+    Give it to a `Connection`. With `on_mismatch="ignore"`, exchanges and queues that differ from their
+    declaration are used as they are, and each difference is logged once.
     """
 
     def __init__(self, *parts: Part | Topology, on_mismatch: OnMismatch = "error") -> None:
@@ -66,10 +66,10 @@ class Topology:
         self.on_mismatch: OnMismatch = on_mismatch
         self.parts = _without_repetition(parts)
         """Exchanges, then queues, then bindings; each kind in the order in which it was given."""
-        self._told: set[Difference] = set()
+        self._logged: set[Difference] = set()
 
     def __add__(self, other: Part | Topology) -> Topology:
-        """Both; differences are ignored only where both ignore them."""
+        """Join two topologies. Differences are ignored only if both ignore them."""
         lenient = self.on_mismatch == "ignore" and getattr(other, "on_mismatch", "ignore") == "ignore"
         return Topology(self, other, on_mismatch="ignore" if lenient else "error")
 
@@ -77,11 +77,11 @@ class Topology:
         return f"Topology({', '.join(map(repr, self.parts))}, on_mismatch={self.on_mismatch!r})"
 
     def exclusive(self) -> set[str]:
-        """The queues that belong to the connection that declares them."""
+        """Return the names of exclusive queues."""
         return {part.name for part in self.parts if isinstance(part, Queue) and part.exclusive}
 
     def single_active(self) -> set[str]:
-        """The queues that send everything to one of their consumers."""
+        """Return the names of queues with a single active consumer."""
         return {
             part.name
             for part in self.parts
@@ -89,41 +89,42 @@ class Topology:
         }
 
     def shared(self) -> Topology:
-        """What several connections may declare: without exclusive queues, and what is bound to them."""
-        own = self.exclusive()
-        parts = [part for part in self.parts if not _belongs_to(part, own)]
+        """Return the parts that several connections may declare: not exclusive queues and their bindings."""
+        exclusive = self.exclusive()
+        parts = [part for part in self.parts if not _belongs_to(part, exclusive)]
         return Topology(*parts, on_mismatch=self.on_mismatch)
 
     async def apply(self, open_channel: OpenChannel) -> tuple[Difference, ...]:
-        """Declares all parts, one after the other, and returns what was ignored.
+        """Declare all parts, one after the other, and return the differences that were ignored.
 
-        Raises `TopologyMismatch` with all differences, `QueueLocked`, `ChannelClosed` for whatever else the
-        broker refuses (403, 404, 406), and `ConnectionLost`.
+        Raises `TopologyMismatch` with all differences, `QueueLocked`, `ChannelClosed` for any other refusal
+        (403, 404, 406), and `ConnectionLost`.
         """
         declaring = _Declaring(open_channel)
         try:
             differences = await self._declare(declaring)
-        except Exception:  # but not when cancelled: nobody waits for the answer to a close any more
+        # A cancelled call must not wait for the answer to a close, so this is not `finally`.
+        except Exception:
             await declaring.close()
             raise
         await declaring.close()
         return differences
 
     async def _declare(self, declaring: _Declaring) -> tuple[Difference, ...]:
-        found = [await declaring.declare(part) for part in self.parts if not isinstance(part, Binding)]
-        differences = tuple(difference for difference in found if difference is not None)
+        results = [await declaring.declare(part) for part in self.parts if not isinstance(part, Binding)]
+        differences = tuple(difference for difference in results if difference is not None)
         if differences and self.on_mismatch == "error":
             raise _mismatch(differences)
         for difference in differences:
-            self._tell(difference)
+            self._log(difference)
         for part in self.parts:
             if isinstance(part, Binding):
                 await declaring.bind(part)
         return differences
 
-    def _tell(self, difference: Difference) -> None:
-        if difference not in self._told:
-            self._told.add(difference)
+    def _log(self, difference: Difference) -> None:
+        if difference not in self._logged:
+            self._logged.add(difference)
             log.warning("used as it is: %s", difference, extra={"event": "topology_mismatch"})
 
 
@@ -134,7 +135,7 @@ def dead_letter_pair(
     dead: Queue | str | None = None,
     key: str | None = None,
 ) -> Topology:
-    """A queue, the exchange that takes its dead letters, the queue that keeps them, and the binding.
+    """Declare a queue, the exchange for its dead letters, the queue that keeps them, and the binding.
 
     `dead_letter_pair("orders")` makes `orders`, `orders.dlx` (direct), and `orders.dead`, bound with the key
     `orders`.
@@ -142,65 +143,65 @@ def dead_letter_pair(
     given = Queue(queue) if isinstance(queue, str) else queue
     exchange = _chosen(exchange, given.dead_letter_exchange, f"{given.name}.dlx")
     key = _chosen(key, given.dead_letter_key, given.name)
-    if isinstance(dead, Queue):
-        keeps = dead
-    else:
-        keeps = Queue(dead or f"{given.name}.dead", durable=given.durable, type=given.type)
+    if not isinstance(dead, Queue):
+        dead = Queue(dead or f"{given.name}.dead", durable=given.durable, type=given.type)
     return Topology(
         replace(given, dead_letter_exchange=exchange, dead_letter_key=key),
         Exchange(exchange, durable=given.durable),
-        keeps,
-        Binding(exchange, keeps.name, key),
+        dead,
+        Binding(exchange, dead.name, key),
     )
 
 
-def _chosen(asked: str | None, of_queue: str | None, otherwise: str) -> str:
-    if asked is not None and of_queue is not None and asked != of_queue:
+def _chosen(given: str | None, of_queue: str | None, default: str) -> str:
+    if given is not None and of_queue is not None and given != of_queue:
         raise ValueError(
-            f"the queue sends its dead letters to '{of_queue}', not to '{asked}': give one of them"
+            f"the queue sends its dead letters to '{of_queue}', not to '{given}': give one of them"
         )
-    return next((name for name in (asked, of_queue) if name is not None), otherwise)
+    return next((name for name in (given, of_queue) if name is not None), default)
 
 
-# --- parts that belong together --------------------------------------------------------------------------
+# --- the collection of parts -----------------------------------------------------------------------------
 
 
 def _without_repetition(parts: tuple[Part | Topology, ...]) -> tuple[Part, ...]:
-    """Each thing once; `ValueError` for one that is declared in two ways."""
-    flat = [one for part in parts for one in (part.parts if isinstance(part, Topology) else (part,))]
+    """Return each part once, in order. `ValueError`: two parts declare one thing differently."""
+    flat: list[Part] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, Topology) else (part,)
     known: dict[object, Part] = {}
     for part in flat:
         if not isinstance(part, Exchange | Queue | Binding):
             raise TypeError(f"a topology is made of Exchange, Queue, Binding and Topology, not {part!r}")
         declared = methods.encode(part.method())
-        before = known.setdefault(declared if isinstance(part, Binding) else str(part), part)
-        if declared != methods.encode(before.method()):
-            raise ValueError(f"{part} is declared in two ways: {_contradiction(before, part)}")
+        first = known.setdefault(declared if isinstance(part, Binding) else str(part), part)
+        if declared != methods.encode(first.method()):
+            raise ValueError(f"{part} is declared in two ways: {_contradiction(first, part)}")
     return tuple(sorted(known.values(), key=lambda part: (Exchange, Queue, Binding).index(type(part))))
 
 
-def _contradiction(one: Part, other: Part) -> str:
-    """Compared as they print: 1 and True are equal, and two things to a broker."""
+def _contradiction(first: Part, second: Part) -> str:
+    """Describe how two parts differ. Values are compared as text: 1 equals True, but not to a broker."""
     pairs = (
-        (each.name, repr(getattr(one, each.name)), repr(getattr(other, each.name)))
-        for each in fields(one)
-        if each.repr
+        (field.name, repr(getattr(first, field.name)), repr(getattr(second, field.name)))
+        for field in fields(first)
+        if field.repr
     )
-    return ", ".join(f"{name} is {was} and {is_}" for name, was, is_ in pairs if was != is_)
+    return ", ".join(f"{name} is {one} and {other}" for name, one, other in pairs if one != other)
 
 
-# --- one application -------------------------------------------------------------------------------------
+# --- applying a topology ---------------------------------------------------------------------------------
 
 
 class _Declaring:
-    """The channel on which parts are declared: another one after each refusal, which costs the channel."""
+    """The channel on which parts are declared. After a refusal, which closes it, another one is opened."""
 
     def __init__(self, open_channel: OpenChannel) -> None:
         self._open_channel = open_channel
         self._channel: Channel | None = None
 
     async def declare(self, part: Exchange | Queue) -> Difference | None:
-        """How what exists differs from the part, if it does."""
+        """Declare a part. Return how the existing one differs, or None."""
         try:
             await self._call(part.method())
         except ChannelClosed as closed:
@@ -212,9 +213,8 @@ class _Declaring:
         except ConnectionLost as lost:
             if isinstance(part, Exchange) and lost.code == _COMMAND_INVALID:
                 difference = Difference(str(part), "type", part.type, "unknown to the broker")
-                raise _mismatch(
-                    (difference,), hint="enable the plugin that brings it, or use another"
-                ) from lost
+                hint = "enable the plugin that has this type, or use another type"
+                raise _mismatch((difference,), hint=hint) from lost
             raise
         return None
 
@@ -229,11 +229,11 @@ class _Declaring:
             await self._channel.close()
 
     async def _accessible(self, queue: Queue) -> Difference:
-        """It is locked: for us, or only against being declared as exclusive or not?"""
+        """After a 405: raise if the queue is exclusive to another connection, else return the difference."""
         try:
             await self._call(queue.method(passive=True))
         except ChannelClosed as closed:
-            raise QueueLocked(f"{queue} is in use by another connection alone: {closed.text}") from closed
+            raise QueueLocked(f"{queue} is exclusive to another connection: {closed.text}") from closed
         return Difference(str(queue), "exclusive", _shown(queue.exclusive), _shown(not queue.exclusive))
 
     async def _call(self, method: methods.Method) -> None:
@@ -247,7 +247,7 @@ class _Declaring:
 
 
 def _mismatch(differences: tuple[Difference, ...], hint: str = "") -> TopologyMismatch:
-    sentence = f"the broker has it otherwise: {'; '.join(map(str, differences))}"
+    sentence = f"the broker's topology differs: {'; '.join(map(str, differences))}"
     return TopologyMismatch(sentence, differences=differences, hint=hint)
 
 
@@ -258,20 +258,20 @@ def _refused(part: Part, closed: ChannelClosed) -> ChannelClosed:
 
 
 def _difference(part: Exchange | Queue, text: str) -> Difference | None:
-    """What a 406 says, if it is about something that exists; its end may be cut off (255 bytes are sent)."""
+    """Read the difference from the text of a 406, if it has one. Texts are cut off at 255 bytes."""
     inequivalent = _INEQUIVALENT.search(text)
     if inequivalent is None:
         return None
     argument = inequivalent.group(1)
     property_ = None if argument in part.table else getattr(part, argument, None)
     declared = _shown(part.table.get(argument, property_))
-    current = _FOUND.search(text)
-    found = next(filter(None, current.groups()), "") if current else "something else"
-    return Difference(str(part), argument, declared, found)
+    match = _FOUND.search(text)
+    current = next(filter(None, match.groups()), "") if match else "something else"
+    return Difference(str(part), argument, declared, current)
 
 
 def _shown(value: object) -> str:
-    """As brokers print it."""
+    """Return a value as brokers print it."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

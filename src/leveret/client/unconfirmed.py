@@ -1,8 +1,8 @@
-"""The publishes of one channel that are on the wire, in the order of their tags.
+"""The unconfirmed publishes of one channel, in the order of their tags.
 
-Confirms come mostly in order and with `multiple`, so this is a queue whose head has a known tag: the usual
-confirm takes receipts off its front. One that is settled ahead of others, or given up because its time is
-over, stays in its place as done until the head reaches it. Tags count from 1 on every channel (SEMANTICS,
+Confirms mostly come in order and with `multiple`. So this is a queue whose head has a known tag, and the
+usual confirm takes receipts off the front. A receipt that is confirmed ahead of others, or whose deadline
+has passed, stays in its place until the head reaches it. Tags count from 1 on every channel (SEMANTICS,
 "Publisher confirms").
 """
 
@@ -26,9 +26,9 @@ class Unconfirmed:
         self._receipts: deque[Receipt] = deque()
         self._first_tag = 1
         self._overdue: set[int] = set()
-        """Tags of those that were given up and are forgotten here, though no confirm has come for them."""
+        """Tags of receipts that were dropped after their deadline, although no confirm has come for them."""
         self._next_return = 0
-        """The tag behind the last one that was returned: the next return is found there, as a rule."""
+        """The tag after the last one that was returned. The search for the next return begins there."""
 
     def __len__(self) -> int:
         return len(self._receipts)
@@ -40,7 +40,7 @@ class Unconfirmed:
         self._receipts.append(receipt)
 
     def settled(self, event: Settlement) -> list[Receipt]:
-        """The receipts that a confirm is about, those left out whose time was over before it came."""
+        """Take off the receipts that a confirm is for, and return those that are still pending."""
         receipts = self._receipts
         if self._overdue:
             self._overdue.difference_update([tag for tag in self._overdue if _covers(event, tag)])
@@ -48,18 +48,20 @@ class Unconfirmed:
             count = event.last - self._first_tag + 1 if event.last else len(receipts)
             count = min(count, len(receipts))
             self._first_tag += max(count, 0)
-            found = [receipts.popleft() for _ in range(count)]
+            settled = [receipts.popleft() for _ in range(count)]
         else:
             start = event.first - self._first_tag
             stop = min(event.last - self._first_tag + 1, len(receipts))
             if start == 0:
                 self._first_tag += stop
-                return [each for _ in range(stop) if (each := receipts.popleft()).status is Status.PENDING]
-            found = [receipts[index] for index in range(max(start, 0), stop)]
-        return [receipt for receipt in found if receipt.status is Status.PENDING]
+                return [
+                    receipt for _ in range(stop) if (receipt := receipts.popleft()).status is Status.PENDING
+                ]
+            settled = [receipts[index] for index in range(max(start, 0), stop)]
+        return [receipt for receipt in settled if receipt.status is Status.PENDING]
 
     def trim(self) -> None:
-        """Forgets those at the head that are done."""
+        """Drop receipts at the head that are resolved."""
         receipts = self._receipts
         while receipts and receipts[0].status is not Status.PENDING:
             receipt = receipts.popleft()
@@ -68,32 +70,32 @@ class Unconfirmed:
             self._first_tag += 1
 
     def returned(self, seq: int, exchange: str = "", routing_key: str = "") -> Receipt | None:
-        """The one with this sequence that went there: a sequence may go to several places.
+        """Return the receipt with this sequence number and address, or None.
 
-        Returns come in the order of the publishes.
+        Several publishes may share a sequence number. Returns come in the order of the publishes.
         """
         start = max(self._next_return - self._first_tag, 0)
         count = len(self._receipts)
         for index in chain(range(start, count), range(min(start, count))):
-            found = self._receipts[index]
-            if found.seq == seq and (found.exchange, found.routing_key) == (exchange, routing_key):
+            receipt = self._receipts[index]
+            if receipt.seq == seq and (receipt.exchange, receipt.routing_key) == (exchange, routing_key):
                 self._next_return = self._first_tag + index + 1
-                return found
+                return receipt
         return None
 
     @property
-    def given_up(self) -> bool:
-        """Whether some are on the wire still whose time was over: the broker may stop at one of these."""
+    def has_overdue(self) -> bool:
+        """Whether the broker has yet to confirm a publish whose deadline has passed."""
         return bool(self._overdue) or any(receipt.status is Status.LOST for receipt in self._receipts)
 
     def take_all(self) -> list[Receipt]:
-        """The channel is over: those that nothing is known about, in order; the next channel starts anew."""
-        left = list(self)
+        """Empty this for the next channel, and return the receipts that are pending, in order."""
+        pending = list(self)
         self._receipts.clear()
         self._overdue.clear()
         self._first_tag = 1
         self._next_return = 0
-        return left
+        return pending
 
 
 def _covers(event: Settlement, tag: int) -> bool:

@@ -1,5 +1,6 @@
-"""The Arrow Flight contract between the broker and those who read and write it in bulk: no server, no client.
+"""The Arrow Flight contract between the broker and bulk readers and writers, without server and client.
 
-`actions` has what is asked and answered, `tickets` what a read and a write are about, `schemas` how rows
-look on the wire. Everything is msgpack (msgspec) or Arrow; nothing of ours is imported here.
+`actions` has requests and answers, `tickets` the tickets of reads and descriptors of writes, `schemas` the
+columns of rows, `bounds` the limits of requests. All data is msgpack (msgspec) or Arrow. The rule: no other
+package of Leveret is imported here.
 """

@@ -1,8 +1,8 @@
-"""What is asked of the Flight endpoint, and what it answers.
+"""Requests to the Flight endpoint, and its answers.
 
-A request is the body of a Flight action of type `leveret`, an answer its only result; both are msgpack, and
-carry the name of their class. Whatever goes wrong is an answer too, `Refused`: codes and texts as AMQP has
-them, and a hint. The rule: every request may be sent twice. What it asks for is then done once.
+A request is the body of a Flight action of type `leveret`, and the answer its only result. Both are msgpack
+with the name of their class. An error is the answer `Refused`, with AMQP's code and text, and a hint. The
+rule: every request may be repeated, and is carried out once.
 """
 
 from __future__ import annotations
@@ -12,57 +12,57 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 ACTION: Final = "leveret"
-"""The type of the one Flight action: which request it is, its body says."""
+"""The type of the only Flight action. Its body names the request."""
 
 Offset = Annotated[int, msgspec.Meta(ge=0)]
 Limit = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class _Said(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     pass
 
 
 # a query over a queue
 
 
-class Look(_Said, frozen=True):
-    """Which queue it is, and how much is ready: nothing changes, and no run of a query ends."""
+class Look(_Message, frozen=True):
+    """Asks for a queue's log id and its ready messages. Changes nothing, and ends no epoch of a query."""
 
     vhost: str
     queue: str
 
 
-class Looked(_Said, frozen=True):
+class Looked(_Message, frozen=True):
     log_id: int
-    """A new queue of the same name has another, and so has one of another broker."""
+    """Identifies the queue: a new queue of this name, or one of another broker, has another id."""
     ready: int
 
 
-class Open(_Said, frozen=True):
-    """A query begins, or begins again: earlier runs of it are refused from now on."""
+class Open(_Message, frozen=True):
+    """Starts or restarts a query over a queue. Requests of earlier epochs are refused from now on."""
 
     vhost: str
     queue: str
     query: str
     timeout_s: float
-    """How long a lease may go without a sign of its query before its messages go back."""
+    """Time without a request of the query after which leased messages are requeued."""
     run: str = ""
-    """Of the asker's choice, for this run alone: who asks twice is still in one run."""
+    """A name that the client chooses for this run, so that a repeated request starts no new epoch."""
 
 
-class Opened(_Said, frozen=True):
+class Opened(_Message, frozen=True):
     epoch: int
-    """Of this run; all further requests carry it."""
+    """Epoch of this run, which all further requests must carry."""
     log_id: int
-    """As in `Looked`."""
+    """Identifies the queue, as in `Looked`."""
     settled: int
     """Leases up to this number are settled."""
     last: int
-    """The highest lease there has been."""
+    """Number of the highest lease so far."""
 
 
-class Lease(_Said, frozen=True):
-    """Settles all leases up to `start`, which Spark has committed; then the next lease is asked for."""
+class Lease(_Message, frozen=True):
+    """Settles all leases up to `start`, which Spark has committed; then asks for the next lease."""
 
     vhost: str
     queue: str
@@ -73,21 +73,20 @@ class Lease(_Said, frozen=True):
     max_bytes: int | None = None
     settle_only: bool = False
     log_id: int | None = None
-    """Which queue it is, as `Opened` told."""
+    """Id of the queue, from `Opened`."""
 
 
-class Leased(_Said, frozen=True):
+class Leased(_Message, frozen=True):
     end: int
-    """The number of the next lease; `start` when nothing is ready."""
+    """Number of the next lease; `start` if no message is ready."""
     messages: int
     ready: int
-    """What waits in the queue beside it."""
+    """Ready messages left in the queue."""
     settled: int
-    """Leases up to this number are settled."""
 
 
-class Plan(_Said, frozen=True):
-    """Which messages are in the leases above `start` up to `end`?"""
+class Plan(_Message, frozen=True):
+    """Asks for the messages of the leases above `start` up to `end`."""
 
     vhost: str
     queue: str
@@ -96,11 +95,11 @@ class Plan(_Said, frozen=True):
     start: int
     end: int
     log_id: int | None = None
-    """Which queue it is, as `Opened` told."""
+    """Id of the queue, from `Opened`."""
 
 
 class Portion(msgspec.Struct, frozen=True, array_like=True):
-    """Messages that are read: exact offsets, and how often they were delivered before."""
+    """Messages to read: exact offsets, and their earlier deliveries."""
 
     ranges: bytes
     """Pairs of start and stop, u64 little endian, ascending: see `tickets.unpack_ranges`."""
@@ -108,41 +107,41 @@ class Portion(msgspec.Struct, frozen=True, array_like=True):
     redelivered_below: int = 0
     """All offsets below this may have been delivered before."""
     counts: dict[int, int] = {}
-    """How often single offsets were returned; those in here have been delivered before."""
+    """Number of returns by offset; these messages have been delivered before."""
 
 
-class Planned(_Said, frozen=True):
+class Planned(_Message, frozen=True):
     log_id: int
     portions: list[Portion]
 
 
-class Reject(_Said, frozen=True):
-    """Messages that the query holds are published among its rejects: they are settled as that, and not held.
+class Reject(_Message, frozen=True):
+    """Settles leased messages as rejected: the query has published them among its rejects.
 
-    So they are in no lease any more: a batch that is planned again comes without them.
+    They leave their leases, so a batch that is planned again does not have them.
     """
 
     vhost: str
     queue: str
     query: str
     ranges: bytes
-    """As in `Portion`; what the query does not hold is left as it is."""
+    """As in `Portion`; messages that the query has not leased are left unchanged."""
     why: str = ""
 
 
-class Release(_Said, frozen=True):
-    """Ends a query: its messages go back to the queue, and what is known of it is forgotten."""
+class Release(_Message, frozen=True):
+    """Ends a query: requeues its leased messages, and deletes its state."""
 
     vhost: str
     queue: str
     query: str
 
 
-# a look at a queue
+# a snapshot of a queue
 
 
-class Snapshot(_Said, frozen=True):
-    """All messages that are in a queue now, or those of a range of offsets; nothing is consumed."""
+class Snapshot(_Message, frozen=True):
+    """Asks for all messages in a queue now, or those in a range of offsets, without consuming them."""
 
     vhost: str
     queue: str
@@ -154,7 +153,7 @@ class Snapshot(_Said, frozen=True):
 
 
 class At(msgspec.Struct, frozen=True, array_like=True):
-    """A position in each partition: those that `offsets` names are there, the others where `kind` says."""
+    """A position in each partition: from `offsets` if it has the partition, else from `kind` and `value`."""
 
     kind: Literal["first", "next", "offset", "time"]
     value: int = 0
@@ -163,20 +162,20 @@ class At(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """One partition, and how far somebody is in it. Partitions are told in the order of their topic."""
+    """A position in one partition. Answers list partitions in the topic's order."""
 
     stream: str
     log_id: int
     offset: int
-    """Where the position is that was asked for: the next message to be read."""
+    """The requested position: the next message to read."""
     end: int
     """No message at or above this may be read yet."""
     gone_below: int
-    """Retention has taken the message before this: who was not so far has missed it."""
+    """Retention has deleted a message below this offset: a position below it has missed messages."""
 
 
-class Locate(_Said, frozen=True):
-    """Where in each partition is a position? Nothing is changed by asking."""
+class Locate(_Message, frozen=True):
+    """Asks for the offset of a position in each partition. Changes nothing."""
 
     vhost: str
     subject: str
@@ -185,14 +184,14 @@ class Locate(_Said, frozen=True):
     at: At
 
 
-class Located(_Said, frozen=True):
+class Located(_Message, frozen=True):
     places: list[Place]
 
 
-class Follow(_Said, frozen=True):
-    """A query over a stream or topic begins, or begins again: earlier runs of it are refused from now on.
+class Follow(_Message, frozen=True):
+    """Starts or restarts a query over a stream or topic. Requests of earlier epochs are refused from now on.
 
-    The query is a group. If there is none of its name, one is made that begins at a position.
+    The query is a group. A missing group is made, and starts at position `at`.
     """
 
     vhost: str
@@ -201,22 +200,21 @@ class Follow(_Said, frozen=True):
     query: str
     at: At
     exact: bool = True
-    """Whether it is an error when an offset at which it is to begin is deleted."""
+    """Whether a deleted start offset is an error."""
     run: str = ""
-    """As in `Open`."""
+    """Name of this run, as in `Open`."""
 
 
-class Followed(_Said, frozen=True):
+class Followed(_Message, frozen=True):
     epoch: int
-    """Of this run; all further requests carry it."""
     places: list[Place]
-    """How far the group is."""
+    """The group's position in each partition."""
 
 
-class Advance(_Said, frozen=True):
-    """Settles all below `offsets`, which Spark has committed; then the end of a next batch is asked for.
+class Advance(_Message, frozen=True):
+    """Settles all messages below `offsets`, which Spark has committed; then asks for the next batch.
 
-    Without a query nothing is settled.
+    With an empty `query` nothing is settled.
     """
 
     vhost: str
@@ -225,35 +223,35 @@ class Advance(_Said, frozen=True):
     query: str
     epoch: int
     offsets: dict[str, Offset]
-    """By stream; a partition that is not named is new, and read from its beginning."""
+    """Offsets by stream; a missing partition is new, and is read from its beginning."""
     stops: dict[str, Offset] | None = None
-    """If given, nothing is read at or above these, and of other partitions nothing."""
+    """If given, only these partitions are read, below these offsets."""
     max_messages: Limit | None = None
     max_bytes: Limit | None = None
     settle_only: bool = False
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
-    """What a batch has of one partition."""
+    """A batch's offsets of one partition."""
 
     stream: str
     log_id: int
     start: int
     stop: int
-    """`start` when it has nothing of it."""
+    """Equal to `start` if the batch has no message of the partition."""
     end: int
-    """As in `Place`, and so is the next."""
+    """As in `Place`, like `gone_below`."""
     gone_below: int
 
 
-class Advanced(_Said, frozen=True):
+class Advanced(_Message, frozen=True):
     stretches: list[Stretch]
     ready: int
-    """How many messages wait behind the batch."""
+    """Readable messages after the batch."""
 
 
-class Cover(_Said, frozen=True):
-    """Which messages are between offsets? What was aborted, or taken by retention, is left out."""
+class Cover(_Message, frozen=True):
+    """Asks for the messages in ranges of offsets, without aborted messages and those deleted by retention."""
 
     vhost: str
     subject: str
@@ -265,23 +263,23 @@ class Cover(_Said, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Messages of one partition."""
+    """Messages of one partition to read."""
 
     stream: str
     number: int
-    """Of the partition in the topic's order."""
+    """Number of the partition in the topic."""
     log_id: int
     ranges: bytes
     messages: int
     gone_below: int
 
 
-class Covered(_Said, frozen=True):
+class Covered(_Message, frozen=True):
     parts: list[Part]
 
 
-class RejectRead(_Said, frozen=True):
-    """Messages that the query has read are published among its rejects: its group settles them as that.
+class RejectRead(_Message, frozen=True):
+    """Settles read messages as rejected in the query's group: the query has published them among its rejects.
 
     They stay in their streams, and a batch that is read again has them again.
     """
@@ -291,15 +289,15 @@ class RejectRead(_Said, frozen=True):
     is_topic: bool
     query: str
     ranges: dict[str, bytes]
-    """By stream, as in `Portion`; what the group has settled is left as it is."""
+    """Ranges by stream, as in `Portion`; messages that the group has settled are left unchanged."""
     why: str = ""
 
 
-# a batch that is written
+# batches of a sink
 
 
-class Commit(_Said, frozen=True):
-    """What these stages hold becomes visible at once, unless the batch was committed before."""
+class Commit(_Message, frozen=True):
+    """Makes the rows of these stages visible at once, unless the batch was committed before."""
 
     vhost: str
     query: str
@@ -307,15 +305,15 @@ class Commit(_Said, frozen=True):
     stages: list[str]
 
 
-class Committed(_Said, frozen=True):
+class Committed(_Message, frozen=True):
     messages: int
-    """0 when the batch had been committed before."""
+    """Number of messages; 0 if the batch was committed before."""
     known: bool
-    """Whether it had."""
+    """Whether the batch was committed before."""
 
 
-class Abort(_Said, frozen=True):
-    """What the stages of a batch hold is thrown away; with no names, of the whole batch."""
+class Abort(_Message, frozen=True):
+    """Deletes the rows of these stages of a batch; without names, those of all its stages."""
 
     vhost: str
     query: str
@@ -323,60 +321,60 @@ class Abort(_Said, frozen=True):
     stages: list[str]
 
 
-class Address(_Said, frozen=True):
-    """May rows be written to these exchanges? Asked before there are any."""
+class Address(_Message, frozen=True):
+    """Asks, before any rows, whether the user may write to these exchanges."""
 
     vhost: str
     exchanges: list[str]
 
 
-# all of a store, for the audit
+# snapshots of the whole store, for the audit
 
 
-class TakePicture(_Said, frozen=True):
-    """Everything that is in the store now, to be read in pieces: see `tickets.PieceTicket`."""
+class TakePicture(_Message, frozen=True):
+    """Takes a store snapshot, which is read in pieces: see `tickets.PieceTicket`."""
 
     name: str
-    """Of the asker's choice: 32 hexadecimal digits that nobody can guess."""
+    """Name that the client chooses: 32 random hexadecimal digits."""
 
 
-class Taken(_Said, frozen=True):
-    """It is kept for an hour after it was last read."""
+class Taken(_Message, frozen=True):
+    """A store snapshot was taken. It is kept until an hour after the last read."""
 
     catalog: bytes
-    """Which logs there are: `storage.picture.Picture.decode`."""
+    """The logs of the snapshot, for `storage.store_snapshot.StoreSnapshot.decode`."""
     taken_us: int
     round_trips_us: dict[str, int]
-    """Of the open connections, by their names, as the system has measured them."""
+    """Round-trip times by connection name, measured by the operating system."""
     damage: list[tuple[str, int, int | None, str]]
-    """Files that are damaged: the file, the byte, the offset that it costs, and what is wrong."""
+    """Damaged places: file, position, lost offset, description."""
 
 
-class DropPicture(_Said, frozen=True):
-    """It has been read."""
+class DropPicture(_Message, frozen=True):
+    """Deletes a store snapshot."""
 
     picture: str
 
 
-class Done(_Said, frozen=True):
+class Done(_Message, frozen=True):
     pass
 
 
-class Refused(_Said, frozen=True):
-    """It can't be done, and nothing was changed."""
+class Refused(_Message, frozen=True):
+    """The request was refused, and nothing was changed."""
 
     code: int
-    """AMQP's: 404 no such thing, 403 not allowed, 405 somebody else's, 406 not like this."""
+    """AMQP's reply code: 403 no permission, 404 not found, 405 locked by another, 406 precondition failed."""
     text: str
     hint: str = ""
     kind: str = ""
-    """What a program may want to tell apart: `fenced`, `forgotten`, `settled`, `expired`, `unroutable`,
-    `full`, `gone`, `kind`, `taken`; `busy` if the same request may be made again.
+    """Reason, for programs: `fenced`, `forgotten`, `settled`, `expired`, `unroutable`,
+    `full`, `gone`, `kind`, `taken`; `busy` if the request may be repeated.
     """
 
 
 OffsetRequest = Locate | Follow | Advance | Cover | RejectRead
-"""Those about streams and topics."""
+"""Requests about streams and topics."""
 Request = (
     Look
     | Open
@@ -412,8 +410,8 @@ _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def encode(said: Request | Answer) -> bytes:
-    return _encoder.encode(said)
+def encode(message: Request | Answer) -> bytes:
+    return _encoder.encode(message)
 
 
 def decode_request(data: bytes) -> Request:

@@ -1,59 +1,55 @@
-"""How large a request, a ticket and each value in them may be.
+"""Limits of requests, tickets, and the values in them.
 
-The Flight process checks both before anything reaches the broker, so that the broker's loop never handles a
-request that is large, or a number that it could not compute with. The rule: each integer, float and name of
-a message has a bound here, one that nobody has thought of included.
+The Flight process checks them before a request reaches the broker, so that the broker's event loop never
+handles a large request or a number out of range. The rule: each integer, float and name of a message has a
+bound, by default if it is not listed here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 REQUEST_BYTES_MAX: Final = 4 << 20
-"""Of an action's body, and of a write's descriptor."""
+"""Largest body of an action, and largest descriptor of a write."""
 TICKET_BYTES_MAX: Final = 6 << 20
-"""A ticket of 262,144 messages, none beside another, has 4 MiB."""
+"""Largest ticket. A ticket of 262,144 messages without neighbours has 4 MiB."""
 RANGES_MAX: Final = 2048
-"""Of one `Reject` or `RejectRead`: settling them takes the broker about 20 ms."""
+"""Most ranges of a `Reject` or `RejectRead`: settling them takes the broker about 20 ms."""
 RANGE_BYTES: Final = 16
 NAME_BYTES_MAX: Final = 1024
 ENTRIES_MAX: Final = 20_000
-"""Of stages or partitions in one request."""
+"""Most stages or partitions of a request."""
 EXCHANGES_MAX: Final = 1_000
-"""Of one `Address`: the user's right to write is looked up for each."""
+"""Most exchanges of an `Address`: the user's permission is checked for each."""
 OFFSET_MAX: Final = (1 << 63) - 1
 _TIMEOUT_S_MAX: Final = 10 * 366 * 86_400.0
 
 
 class OutOfBounds(ValueError):
-    """A value that no request may have. The text says which, and what it may be."""
+    """A value is out of its bounds. The text names the value and its bounds."""
 
 
-class _Bound(NamedTuple):
-    low: float
-    high: float
-
-
-_ANY: Final = _Bound(0, OFFSET_MAX)
-_SOME: Final = _Bound(1, OFFSET_MAX)
-_BOUNDS: Final = {
-    "timeout_s": _Bound(0.001, _TIMEOUT_S_MAX),
-    "max_messages": _SOME,
-    "max_bytes": _SOME,
-    "value": _Bound(-OFFSET_MAX, OFFSET_MAX),  # of a position: times before 1970 are below 0
+_ANY: Final = (0, OFFSET_MAX)
+_POSITIVE: Final = (1, OFFSET_MAX)
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "timeout_s": (0.001, _TIMEOUT_S_MAX),
+    "max_messages": _POSITIVE,
+    "max_bytes": _POSITIVE,
+    # Of a position: times before 1970 are negative.
+    "value": (-OFFSET_MAX, OFFSET_MAX),
 }
 _LONG_TEXTS: Final = ("why",)
-"""Cut to size where they are kept."""
+"""Texts without a bound: the broker cuts them."""
 
 
-def check_size(what: str, size_bytes: int, most_bytes: int) -> None:
-    """Raise `OutOfBounds` when a request or ticket is too large to be read."""
+def check_size(name: str, size_bytes: int, most_bytes: int) -> None:
+    """Raise `OutOfBounds` if a request or ticket is too large."""
     if size_bytes > most_bytes:
-        raise OutOfBounds(f"{what} has {size_bytes} bytes, and at most {most_bytes} are read")
+        raise OutOfBounds(f"{name} has {size_bytes} bytes, and at most {most_bytes} are read")
 
 
 def check(message: msgspec.Struct, *, ranges_max: int = RANGES_MAX) -> None:
@@ -84,14 +80,14 @@ def _check_entries(name: str, given: Any, ranges_max: int) -> None:
 
 
 def _values(given: Any) -> Iterator[Any]:
-    """The single values, however deep they are."""
+    """Yield the single values, however deep they are nested."""
     if isinstance(given, dict):
         for key, value in given.items():
             yield key
             yield from _values(value)
     elif isinstance(given, list | tuple):
-        for each in given:
-            yield from _values(each)
+        for item in given:
+            yield from _values(item)
     elif isinstance(given, msgspec.Struct):
         check(given)
     else:

@@ -1,4 +1,7 @@
-"""How rows look on the wire: what a read gives, and what a write takes."""
+"""Arrow schemas of the rows that a read returns and a write sends.
+
+`timestamp` is when the broker received the message; `header` is the payload of AMQP's content header.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import pyarrow as pa
 READ: pa.Schema = pa.schema(
     [
         ("offset", pa.uint64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),  # when the broker took it in
+        ("timestamp", pa.timestamp("us", tz="UTC")),
         ("priority", pa.uint8()),
         ("exchange", pa.binary()),
         ("routing_key", pa.binary()),
@@ -15,14 +18,13 @@ READ: pa.Schema = pa.schema(
     ]
 )
 HEADER: pa.Field = pa.field("header", pa.binary())
-"""The content header as it came over AMQP: class, weight, size of the body, flags, properties."""
 READ_WITH_HEADERS: pa.Schema = READ.append(HEADER)
 
 WRITE: pa.Schema = pa.schema(
     [
         ("exchange", pa.binary()),
         ("routing_key", pa.binary()),
-        ("header", pa.binary()),  # a whole AMQP content header
+        ("header", pa.binary()),
         ("body", pa.binary()),
     ]
 )

@@ -1,4 +1,4 @@
-"""What a Flight read and a Flight write are about: the ticket of `do_get`, the descriptor of `do_put`.
+"""The ticket of a Flight read (`do_get`) and the descriptor of a Flight write (`do_put`).
 
 >>> unpack_ranges(pack_ranges([(5, 9), (12, 13)]))
 [(5, 9), (12, 13)]
@@ -18,20 +18,20 @@ from leveret.flight.bounds import OFFSET_MAX, RANGE_BYTES, OutOfBounds
 
 
 class ReadTicket(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Messages of a queue by their offsets."""
+    """Reads messages of a queue by offset."""
 
     vhost: str
     queue: str
     log_id: int
     ranges: bytes
     with_headers: bool = False
-    """Whether content headers come along: properties are read from them."""
+    """Whether rows have content headers, from which properties are read."""
     exact: bool = True
-    """Whether it is an error when some of them are gone."""
+    """Whether missing messages are an error."""
 
 
 class PieceTicket(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What one piece of a picture tells: rows of `storage.events`."""
+    """Reads one piece of a store snapshot: rows of `storage.message_events`."""
 
     picture: str
     event: Literal["published", "told", "standing"]
@@ -40,17 +40,17 @@ class PieceTicket(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StageDescriptor(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Rows of one task of one batch: hidden until the batch is committed."""
+    """Writes rows of one task of a batch, hidden until the batch is committed."""
 
     vhost: str
     query: str
     batch: int
     stage: str
-    """A name that no other attempt of any task has."""
+    """Name of the stage, unique for each attempt of a task."""
     timeout_s: float
-    """How long it is kept without a commit."""
+    """Time after which an uncommitted stage is deleted."""
     unroutable: str | None = None
-    """The exchange for rows that no queue takes; None makes them an error, if they are mandatory."""
+    """Exchange for unroutable rows; None makes them an error if `mandatory` is set."""
     mandatory: bool = True
 
 
@@ -88,14 +88,14 @@ def unpack_ranges(data: bytes) -> list[tuple[int, int]]:
 
 
 def ascending_ranges(data: bytes) -> list[tuple[int, int]]:
-    """The ranges of a ticket; `OutOfBounds` where they are no ranges, or not in order."""
+    """Return the ranges of a ticket; raise `OutOfBounds` if they are malformed or not in order."""
     try:
-        found = unpack_ranges(data)
+        ranges = unpack_ranges(data)
     except ValueError:
-        raise OutOfBounds(f"{len(data)} bytes are no ranges of offsets: each has {RANGE_BYTES}") from None
+        raise OutOfBounds(f"{len(data)} bytes can't be ranges of offsets: each has {RANGE_BYTES}") from None
     end = 0
-    for start, stop in found:
+    for start, stop in ranges:
         if not end <= start < stop < OFFSET_MAX:
-            raise OutOfBounds(f"a range of offsets from {start} to {stop} after one to {end} makes no sense")
+            raise OutOfBounds(f"ranges of offsets must ascend: {start} to {stop} follows one to {end}")
         end = stop
-    return found
+    return ranges

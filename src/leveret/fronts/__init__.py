@@ -1,2 +1,1 @@
-"""One package for each protocol that clients speak. A front translates between its protocol and
-`leveret.broker`, and knows no other front."""
+"""Fronts, one per protocol: each translates between its protocol and the broker, and imports no other."""

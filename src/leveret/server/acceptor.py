@@ -1,14 +1,14 @@
-"""Accepting connections: from listening sockets to protocols, as long as there are file descriptors.
+"""Accepts connections on listening sockets, as long as there are file descriptors.
 
     acceptor = Acceptor(sockets, make_protocol, descriptors=descriptors)
     acceptor.start()
     ...
     acceptor.close()
 
-Owns when a connection is accepted. What is said on it is left to the protocol, how many descriptors sockets
-may take to `descriptors`. asyncio's own server is not used: when descriptors run out, it logs a traceback for
-each place in its backlog and tries again as often, and clients that are connected wait for that. The rule:
-a connection that can't be accepted now stays in the system's queue, and the loop looks again a little later.
+Owns when a connection is accepted. Its bytes are left to the protocol, the limit of descriptors to
+`descriptors`. asyncio's own server is not used: without descriptors, it logs a traceback and retries for each
+place of its backlog, while connected clients wait. The rule: a connection that can't be accepted stays in the
+system's queue, and is tried again 0.1 s later.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from leveret.server.descriptors import Descriptors
 log = logging.getLogger("leveret")
 
 _AT_ONCE: Final = 32
-"""Connections accepted in one pass of the loop: some milliseconds of its time."""
+"""Connections accepted in one pass of the event loop: some milliseconds."""
 _RETRY_S: Final = 0.1
 
 
 class Acceptor:
-    """Accepts on listening sockets until it is closed; the sockets are its own from then on."""
+    """Accepts connections on listening sockets, which it owns and closes."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Acceptor:
         tls_handshake_s: float | None = None,
         admits: Callable[[socket.socket, str], bool] = lambda connection, address: True,
     ) -> None:
-        """`spare`: descriptors left to other listeners. `admits` is asked with each connection and its
-        address; one that is not admitted is closed, after `admits` has written an answer if it wants to."""
+        """`spare`: descriptors left to other listeners. `admits` is called with each connection and its
+        address; it may write an answer before it returns False, which closes the connection."""
         self._sockets = list(sockets)
         self._protocol = protocol
         self._descriptors = descriptors
@@ -60,53 +60,55 @@ class Acceptor:
 
     def start(self) -> None:
         self._retry = None
-        for each in self._sockets:
-            each.setblocking(False)
-            self._loop.add_reader(each, self._accept, each)
+        for listening in self._sockets:
+            listening.setblocking(False)
+            self._loop.add_reader(listening, self._accept, listening)
 
     def close(self) -> None:
-        """Stops listening; connections that are not open yet are dropped."""
+        """Stop listening, and drop connections that are not open yet."""
         self._pause()
-        for each in self._sockets:
-            each.close()
+        for listening in self._sockets:
+            listening.close()
         self._sockets.clear()
         for task in list(self._opening):
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Returns when connections that were being opened are dropped."""
+        """Wait until connections that were being opened are dropped."""
         if self._opening:
             await asyncio.wait(self._opening)
 
     def _pause(self) -> None:
-        for each in self._sockets:
-            self._loop.remove_reader(each)
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
     def _wait(self, reason: str | None = None) -> None:
-        """Leave connections in the queue of the system for a moment."""
+        """Leave connections in the system's queue for 0.1 s."""
         self._descriptors.report_shortage(reason)
         self._pause()
         self._retry = self._loop.call_later(_RETRY_S, self.start)
 
     def _accept(self, listening: socket.socket) -> None:
         for number in range(_AT_ONCE):
-            # Asked before each accept, because a connection that was accepted could only be closed.
+            # Checked before each accept: an accepted connection could only be closed.
             if not self._descriptors.have_room(listening, spare=self._spare):
-                if number == 0:  # else it is not known whether anybody waits
+                # After the first, another connection may not be waiting.
+                if number == 0:
                     self._wait()
                 return
             try:
                 connection, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # the system has no more descriptors or memory for anybody
+            except OSError as error:
+                # The whole system is out of descriptors or memory.
                 self._wait(error.strerror)
                 return
             if self._admits(connection, str(peer[0])):
-                with suppress(OSError):  # it is gone already
+                with suppress(OSError):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 task = self._loop.create_task(self._open(connection))
                 self._opening.add(task)
@@ -118,7 +120,9 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._protocol, connection, **self._tls)
         except OSError:
-            pass  # the client went away, or did not shake hands: the transport has closed the socket
-        except Exception:  # ours: the client loses its connection, and the others go on
+            # The client has closed the connection or failed the TLS handshake: the socket is closed.
+            pass
+        except Exception:
+            # A bug of the broker costs this client its connection, and nobody else.
             log.exception("a connection could not be opened: an internal error")
             connection.close()

@@ -1,9 +1,9 @@
-"""The broker's clock: it begins with the time of day, and goes on with the time that passes.
+"""The broker's clock: starts with the system's time, and continues with a monotonic clock.
 
-TTLs, delays, deadlines and leases compare times that were written down with the present one, so all times of
-a running broker come from one clock, which never jumps. When somebody sets the system's clock, `SteadyClock`
-goes on as before; `StepWatch` logs it. A broker that starts takes the system's clock anew, because how long
-it was down is known from that clock only. The price is told in decision 35.
+TTLs, delays, deadlines and leases compare stored times with the present one, so a running broker needs one
+clock that never jumps. When the system's clock is set, `SteadyClock` is not affected, and `StepWatch` logs
+it. At its start the broker takes the system's time, because only that clock tells how long the broker was
+down. Decision 35 explains the drawbacks.
 """
 
 from __future__ import annotations
@@ -16,29 +16,25 @@ from typing import Final
 
 log = logging.getLogger("leveret")
 
-_LOOK_S: Final = 10.0
+_CHECK_S: Final = 10.0
 _STEP_US: Final = 1_000_000
-"""A smaller difference is not worth a line in the log."""
-
-
-def time_of_day_ns() -> int:
-    return time.time_ns()
+"""Smallest difference that is logged."""
 
 
 def time_passed_ns() -> int:
-    """Since some moment in the past. Linux also counts the time for which the machine was asleep."""
+    """Return a monotonic time. On Linux it includes the time for which the machine was suspended."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return time.monotonic_ns()
 
 
 class SteadyClock:
-    """`clock = SteadyClock(); clock()` is the time in microseconds since 1970."""
+    """A clock that never jumps: `clock()` is the time in microseconds since 1970."""
 
     def __init__(
         self,
         *,
-        time_of_day_ns: Callable[[], int] = time_of_day_ns,
+        time_of_day_ns: Callable[[], int] = time.time_ns,
         time_passed_ns: Callable[[], int] = time_passed_ns,
     ) -> None:
         self._time_of_day_ns = time_of_day_ns
@@ -50,12 +46,12 @@ class SteadyClock:
 
     @property
     def behind_us(self) -> int:
-        """How far the system's clock is ahead of this one; negative if it was set back."""
+        """How far this clock is behind the system's clock; negative if that was set back."""
         return self._time_of_day_ns() // 1000 - self()
 
 
 class StepWatch:
-    """`watch.start()`: from now on it is logged when the system's clock was set."""
+    """Logs when the system's clock was set."""
 
     def __init__(self, clock: SteadyClock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
@@ -64,15 +60,15 @@ class StepWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self.look()
-        self._timer = self._loop.call_later(_LOOK_S, self.start)
+        self.check()
+        self._timer = self._loop.call_later(_CHECK_S, self.start)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def look(self) -> None:
-        """Log a difference that is new."""
+    def check(self) -> None:
+        """Log a new difference between the clocks."""
         behind_us = self._clock.behind_us
         if abs(behind_us - self._logged_us) < _STEP_US:
             return

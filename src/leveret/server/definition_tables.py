@@ -1,9 +1,8 @@
-"""The tables of `definitions.db`: how rows become values of SQLite and back, and the checksum of each row.
+"""The tables of `definitions.db`: converts rows to values of SQLite and back, and checks their checksums.
 
-Drawn in `docs/formats/definitions.md`. What belongs together, and when it is written, is left to others.
-The rule: a row whose checksum does not match its values is never used.
-
-    Format 1 had no checksums. Its tables are those of today without the last column.
+The format is drawn in `docs/formats/definitions.md`. Format 1 had no checksums: its tables lack the last
+column. Formats 1 and 2 had no table `parameters`. When rows are written is left to `definitions`. The rule: a
+row with a wrong checksum is never used.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -28,7 +28,9 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 
-FORMAT: Final = 2  # PRAGMA user_version
+FORMAT: Final = 3
+"""The value of PRAGMA user_version."""
+WITHOUT_PARAMETERS: Final = 2
 WITHOUT_CHECKSUMS: Final = 1
 
 Statement = tuple[str, tuple[object, ...]]
@@ -36,7 +38,7 @@ _NO_ARGUMENTS: Final = bytes(4)
 
 
 class DamagedRow(NamedTuple):
-    """A row that can't be used. `key` is what its key reads like now, which may be what is damaged."""
+    """A row that can't be used. `key` is its key as it reads now, which may be damaged."""
 
     table: str
     key: str
@@ -53,7 +55,7 @@ class _Column(NamedTuple):
 
 
 def _stored_text(text: str) -> str | bytes:
-    """Itself; its bytes where they are not UTF-8, or hold a zero, at which SQLite's shell would stop."""
+    """Return the text, or its bytes if they are not UTF-8 or have a zero, at which SQLite's shell stops."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -62,7 +64,7 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def _text_of(data: bytes) -> str:
-    """What SQLite has as text, whatever became of it."""
+    """Decode SQLite's text, also if it is damaged."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -71,23 +73,23 @@ def _read_text(value: object) -> str:
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
-    raise ValueError(f"{value!r} stands where a text should")
+    raise ValueError(f"{value!r} is not a text")
 
 
 def _read_number(value: object) -> int:
     if not isinstance(value, int):
-        raise ValueError(f"{value!r} stands where a number should")
+        raise ValueError(f"{value!r} is not a number")
     return value
 
 
 def _read_flag(value: object) -> bool:
     if value not in (0, 1):
-        raise ValueError(f"{value!r} stands where 0 or 1 should")
+        raise ValueError(f"{value!r} is neither 0 nor 1")
     return bool(value)
 
 
 def _stored_arguments(arguments: Mapping[str, Value]) -> bytes:
-    """Sorted by key: arguments are part of a binding's key, and their order means nothing."""
+    """Encode arguments sorted by key: they are part of a binding's key, and their order has no meaning."""
     return encode_table(dict(sorted(arguments.items())))
 
 
@@ -95,7 +97,7 @@ def _read_arguments(value: object) -> dict[str, Value]:
     if value == _NO_ARGUMENTS:
         return {}
     if not isinstance(value, bytes):
-        raise ValueError(f"{value!r} stands where arguments should")
+        raise ValueError(f"{value!r} is not a table of arguments")
     arguments, end = decode_table(value)
     if end != len(value):
         raise ValueError("bytes follow the arguments of a row")
@@ -109,7 +111,7 @@ _ARGUMENTS = _Column("BLOB NOT NULL", _stored_arguments, _read_arguments)
 
 
 class Table:
-    """One kind of rows. The columns are the row's fields; the first `key` of them are the primary key."""
+    """A table for one type of rows. Columns are the row's fields; the first `key` are the primary key."""
 
     def __init__(self, name: str, row: type[Row], key: int, /, **columns: _Column) -> None:
         assert list(columns) == [field.name for field in fields(row)], "a row is made of its columns in order"
@@ -136,7 +138,7 @@ class Table:
         return self._put, (*values, self._checksum(values))
 
     def rows(self, connection: sqlite3.Connection, *, format_: int = FORMAT) -> Iterator[Row | DamagedRow]:
-        """All rows in the order of their keys; those of a format without checksums are believed."""
+        """Yield all rows in the order of their keys; a format without checksums is not checked."""
         checked = format_ != WITHOUT_CHECKSUMS
         readers = [column.read for column in self._columns.values()]
         for found in self._found(connection, self._select.format(", checksum" if checked else "")):
@@ -177,12 +179,15 @@ class Table:
         return xxh3_64_digest(b"\0".join(parts))
 
 
-# In the order in which the rows can be replayed: nothing refers to what comes after it.
+# In an order for replay: no row refers to a row of a later table.
 TABLES: Final[Mapping[type[Row], Table]] = {
     VhostRow: Table("vhosts", VhostRow, 1, name=_TEXT),
     UserRow: Table("users", UserRow, 1, name=_TEXT, password_hash=_TEXT, tags=_TEXT),
     PermissionRow: Table(
         "permissions", PermissionRow, 2, vhost=_TEXT, user=_TEXT, configure=_TEXT, write=_TEXT, read=_TEXT
+    ),
+    ParameterRow: Table(
+        "parameters", ParameterRow, 3, component=_TEXT, vhost=_TEXT, name=_TEXT, document=_TEXT
     ),
     ExchangeRow: Table(
         "exchanges",

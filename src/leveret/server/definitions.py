@@ -1,22 +1,21 @@
 """The database of definitions: vhosts, users, permissions, exchanges, durable queues and bindings, in SQLite.
 
-Owns the file `definitions.db` (drawn in `docs/formats/definitions.md`) and the thread that writes it; what a
-row means and which rows belong together is the broker's affair: a removal takes its own row and no other.
-Changes are handed over with growing numbers and written in that order; those that wait share one commit.
-The rule: `committed(number)` is called only when that change and all before it are synced to the disk, or
-were withdrawn. After a failure that leaves the file in doubt nothing is written or promised any more.
+Owns the file `definitions.db` (drawn in `docs/formats/definitions.md`) and the thread that writes it. The
+meaning of rows is left to the broker: a removal removes its own row only. Changes have growing numbers and
+are written in that order; waiting changes share one commit. The rule: `committed(number)` is called only when
+this change and all before it are synced or were withdrawn. After a failure that leaves the file in doubt,
+nothing is written any more.
 
-A change that can't be written leaves no trace (the disk is full, somebody holds a lock). Then `refused` is
-called, and nothing is written until `withdraw` has taken out the puts. Removals stay and are tried again,
-with the help of a reserve of space. When they are written, and the reserve is whole again, `resumed` is
-called.
+If a change can't be written (a full disk, a lock), `refused` is called, and nothing is written until
+`withdraw` has taken out the waiting puts. Removals stay and are retried, with a reserve of disk space. When
+they are written and the reserve is full again, `resumed` is called.
 
     StorageError                (leveret.storage.errors)
-    ├── UnknownFormat           written by a newer version, or not ours at all; the file is unchanged
+    ├── UnknownFormat           written by a newer version or another program; the file is unchanged
     ├── WriteFailed             the file can't be made or opened
-    ├── DefinitionsDamaged      the file is ours and can't be trusted
-    ├── DefinitionsFailed       SQLite can't go on: the disk fails
-    └── DefinitionsRefused      a change could not be written and left no trace: the disk is full, or locked
+    ├── DefinitionsDamaged      the file is damaged
+    ├── DefinitionsFailed       SQLite can't continue: the disk fails
+    └── DefinitionsRefused      a change was not written at all: the disk is full, or the file is locked
 """
 
 from __future__ import annotations
@@ -29,36 +28,47 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Final, NamedTuple
 
-from leveret.broker.definitions import Change, Row
-from leveret.server.definition_tables import FORMAT, TABLES, WITHOUT_CHECKSUMS, DamagedRow, Statement
+from leveret.broker.definitions import Change, ParameterRow, Row
+from leveret.server.definition_tables import (
+    FORMAT,
+    TABLES,
+    WITHOUT_CHECKSUMS,
+    WITHOUT_PARAMETERS,
+    DamagedRow,
+    Statement,
+)
 from leveret.storage.errors import StorageError, UnknownFormat, write_failed
 from leveret.storage.files import OsFiles
 from leveret.storage.space_reserve import Reserve
 
-APPLICATION: Final = int.from_bytes(b"LvDf", "big")  # PRAGMA application_id
+APPLICATION: Final = int.from_bytes(b"LvDf", "big")
+"""The value of PRAGMA application_id."""
 MEMORY: Final = ":memory:"
 RESERVE_BYTES: Final = 1 << 20
 _RESERVE_PARTS: Final = 8
-"""So that what one removal does not need is left for the next."""
+"""Parts of the reserve: one removal uses only a part, the next ones need the rest."""
 
-_FILE_MODE: Final = 0o640  # password hashes are nobody else's business; SQLite gives its other files the same
-_LOCK_TIMEOUT_S: Final = 10.0  # for a shell that holds a lock while it looks at a running broker
+_FILE_MODE: Final = 0o640
+"""Not readable by others, because of password hashes. SQLite gives its other files this mode, too."""
+_LOCK_TIMEOUT_S: Final = 10.0
+"""Longest wait for a lock of SQLite's shell, with which somebody inspects a running broker."""
 _RETRY_S: Final = 0.25
-"""How long after a write that failed it is tried again."""
+"""Time after which a failed write is retried."""
 _DAMAGE: Final = {
-    sqlite3.SQLITE_ERROR,  # a table or a column is missing
+    # A table or a column is missing.
+    sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_CONSTRAINT,
 }
 _NO_SPACE: Final = {"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_CANTOPEN"}
-"""Writes that did not happen, by the names of SQLite's extended codes. A failed sync is not among them."""
+"""SQLite's extended codes for writes that did not happen. A failed sync is not among them."""
 _NO_TRACE: Final = _NO_SPACE | {"SQLITE_BUSY", "SQLITE_READONLY"}
 
 
 class DefinitionsDamaged(StorageError):
-    """Nothing has been changed. Going on without some of the definitions would lose messages in silence."""
+    """Nothing was changed. A start without some of the definitions could lose messages silently."""
 
     hint = "Put back a copy of the data directory, or salvage the file: sqlite3 definitions.db .recover"
 
@@ -79,7 +89,7 @@ class DefinitionsFailed(StorageError):
 
 
 class DefinitionsRefused(DefinitionsFailed):
-    """A change of definitions was not written and left no trace. The same request may be made again."""
+    """A change of definitions was not written at all. The request may be repeated."""
 
     hint = "Free some space, or let go of the lock; the request may then be made again."
 
@@ -95,7 +105,7 @@ class _Handover(NamedTuple):
 
 
 class Definitions:
-    """The definitions of one data directory, or of a broker that forgets them (`":memory:"`).
+    """The definitions of one data directory, or of a broker in memory (`":memory:"`).
 
     definitions = Definitions("data/definitions.db")
     rows = definitions.load()
@@ -107,15 +117,18 @@ class Definitions:
     def __init__(self, path: str, *, reserve_bytes: int = RESERVE_BYTES) -> None:
         self.path = path
         self.is_new = path == MEMORY or not os.path.exists(path) or not os.path.getsize(path)
-        """Whether there was no such file."""
+        """Whether the file did not exist."""
         self.damage: list[DamagedRow] = []
-        """Rows that `load` has left out."""
+        """Rows that `load` has skipped."""
         self._condition = Condition()
         self._waiting: list[_Handover] = []
         self._last = -1
-        self._ended = False  # closed or failed: nothing is taken any more
-        self._suspended = False  # a change was refused: nothing is written until the puts are withdrawn
-        self._short = False  # the last write was refused
+        self._ended = False
+        """Whether the object was closed or has failed: changes are ignored."""
+        self._suspended = False
+        """Whether a change was refused: nothing is written until the puts are withdrawn."""
+        self._short = False
+        """Whether the last write was refused."""
         self._thread: Thread | None = None
         directory, name = os.path.split(os.path.abspath(path))
         self._reserve = (
@@ -126,16 +139,16 @@ class Definitions:
             self._reserve.hold()
 
     def load(self) -> list[Row]:
-        """All rows, in an order that can be replayed. Only before `start`: then the writer has the file.
+        """Return all rows in an order for replay. Call before `start`, because then the writer uses the file.
 
-        Damaged rows are left out and named in `damage`. The file as it was is kept beside, and written anew
-        without these rows: a damaged key may lead SQLite to a wrong place in its tree.
+        Damaged rows are skipped and listed in `damage`. The file is copied, and written anew without these
+        rows: with a damaged key SQLite may search in a wrong place of its tree.
         """
         assert self._thread is None, "load first, then start"
         try:
-            found = [row for table in TABLES.values() for row in table.rows(self._connection)]
-            rows = [row for row in found if not isinstance(row, DamagedRow)]
-            self.damage = [row for row in found if isinstance(row, DamagedRow)]
+            stored = [row for table in TABLES.values() for row in table.rows(self._connection)]
+            rows = [row for row in stored if not isinstance(row, DamagedRow)]
+            self.damage = [row for row in stored if isinstance(row, DamagedRow)]
             if self.damage:
                 _set_aside(self._connection, self.path)
                 _write_anew(self._connection, rows)
@@ -153,9 +166,9 @@ class Definitions:
         refused: Callable[[StorageError], None] | None = None,
         resumed: Callable[[], None] | None = None,
     ) -> None:
-        """Start writing. All are called on the writer's thread; after `failed` none is called again.
+        """Start writing. Callbacks run on the writer's thread; after `failed` none is called again.
 
-        Without `refused` a change that can't be written is a failure.
+        Without `refused`, a change that can't be written is a failure.
         """
         assert self._thread is None, "started already"
         self._committed = committed
@@ -167,13 +180,13 @@ class Definitions:
         self._thread.start()
 
     def put(self, number: int, changes: Sequence[Change]) -> None:
-        """Hand over changes, from any thread, without waiting; numbers grow. All are written, or none.
+        """Queue changes to be written together. Does not wait, and is thread-safe; numbers must grow.
 
-        `ValueError` for a row that can't be written down, such as one with a number too large for its type:
-        nothing is handed over then. After a failure or a close nothing happens. What waits is bounded by the
-        clients, each of which waits for its own.
+        Raises `ValueError` for a row that can't be encoded, such as a number too large for its type, and
+        queues nothing then. After a failure or a close it does nothing. The queue is bounded by the number of
+        clients, each of which waits for its own changes.
         """
-        # Encoded on the caller's thread: a bad row is the sender's problem, and arguments may change later.
+        # Encoded on the caller's thread, which gets errors of bad rows; arguments may change later.
         statements = [TABLES[type(change.row)].statement(change) for change in changes]
         handover = _Handover(number, statements, all(change.removed for change in changes))
         with self._condition:
@@ -184,18 +197,18 @@ class Definitions:
                 self._condition.notify()
 
     def withdraw(self) -> list[int]:
-        """Take out the puts that are not written, after `refused`; return their numbers. Removals stay."""
+        """Remove the unwritten puts after `refused`, and return their numbers. Removals stay."""
         with self._condition:
-            withdrawn = [each.number for each in self._waiting if not each.removes]
-            self._waiting = [each for each in self._waiting if each.removes]
+            withdrawn = [handover.number for handover in self._waiting if not handover.removes]
+            self._waiting = [handover for handover in self._waiting if handover.removes]
             self._suspended = False
             self._condition.notify()
         return withdrawn
 
     def close(self) -> None:
-        """Write what is waiting, end the thread, close the file. Closing again does nothing.
+        """Write waiting changes, end the thread, close the file. Closing again does nothing.
 
-        Without a writer, what waits is written here, and what goes wrong is raised here.
+        Without a writer's thread, waiting changes are written here, and errors are raised here.
         """
         with self._condition:
             self._ended = True
@@ -221,16 +234,16 @@ class Definitions:
                     self._note_shortage(error)
                 if self._ended and not (self._waiting and not self._short):
                     return
-        except BaseException as error:  # noqa: BLE001  # nobody may wait for a thread that is gone
+        except BaseException as error:  # noqa: BLE001  # reported, because the thread has no caller
             with self._condition:
                 self._ended = True
                 self._waiting.clear()
             failed(error)
 
     def _next_batch(self) -> list[_Handover]:
-        """All that waits, as soon as something does; nothing once closed and written.
+        """Wait for changes and return all of them; return none if closed and all is written.
 
-        After a refusal it is what is left then, perhaps nothing, a little later.
+        After a refusal, wait a little and return what is left, perhaps nothing.
         """
         with self._condition:
             if self._short:
@@ -242,18 +255,18 @@ class Definitions:
             return batch
 
     def _note_shortage(self, error: DefinitionsRefused) -> None:
-        """Tell of the first refusal, and of each that leaves puts to be withdrawn."""
+        """Report the first refusal, and each one that leaves puts to be withdrawn."""
         if self._refused is None:
             raise error
         with self._condition:
-            tell = not self._short or any(not each.removes for each in self._waiting)
+            must_report = not self._short or any(not handover.removes for handover in self._waiting)
             self._short = True
-            self._suspended |= tell
-        if tell:
+            self._suspended |= must_report
+        if must_report:
             self._refused(error)
 
     def _write(self, batch: list[_Handover]) -> None:
-        """Write a batch, with the help of the reserve if it only removes; then see if a shortage is over."""
+        """Write a batch, and use the reserve if it only removes; then check whether a shortage is over."""
         while True:
             try:
                 if batch:
@@ -264,18 +277,18 @@ class Definitions:
                     self._end_shortage()
                 return
             except DefinitionsRefused as error:
-                if not batch or not all(each.removes for each in batch) or not self._make_room():
+                if not batch or not all(handover.removes for handover in batch) or not self._make_room():
                     raise
                 self._note_shortage(error)
 
     def _make_room(self) -> bool:
-        """Free a part of the reserve, and let SQLite use its WAL again from the start."""
+        """Free a part of the reserve, and let SQLite reuse its WAL."""
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         return self._reserve is not None and self._reserve.give_way(parts=_RESERVE_PARTS)
 
     def _end_shortage(self) -> None:
-        """Find out whether things can be written again, and whether the reserve fits on the disk."""
+        """Test whether changes can be written again and the reserve fits on the disk."""
         self._commit([_Handover(0, [(f"PRAGMA user_version = {FORMAT}", ())], removes=False)])
         if self._reserve is None or self._reserve.hold():
             self._short = False
@@ -289,7 +302,8 @@ class Definitions:
             for handover in batch:
                 for statement, values in handover.statements:
                     execute(statement, values)
-            execute("COMMIT")  # synced when it returns: synchronous=FULL
+            # Synced when it returns, because of synchronous = FULL.
+            execute("COMMIT")
         except BaseException as error:
             with suppress(sqlite3.Error):
                 self._connection.rollback()
@@ -302,10 +316,9 @@ class Definitions:
 
 
 def _opened(path: str) -> sqlite3.Connection:
-    """The database, checked and of today's format.
+    """Open the database, check it, and upgrade its format.
 
-    Where there is no space for the file by which SQLite shares its WAL with other processes, it is opened
-    without: nobody else can look into it then.
+    Without disk space for the file with which SQLite shares its WAL, other processes can't read the database.
     """
     try:
         return _prepared(path, shared=True)
@@ -339,21 +352,24 @@ def _prepared(path: str, *, shared: bool) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Check what is there before anything is changed; make the tables where nothing is."""
+    """Check an existing database before anything is changed; create the tables of an empty one."""
     if path == MEMORY:
         _create(connection)
         return
     version = _version(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL")  # one sync for a commit instead of four
-    connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
+    # One sync per commit instead of four, and each commit is on the disk when it returns.
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
     if version is None:
         _create(connection)
     elif version == WITHOUT_CHECKSUMS:
-        _upgrade(connection, path)
+        _add_checksums(connection, path)
+    elif version == WITHOUT_PARAMETERS:
+        _add_parameters(connection)
 
 
 def _version(connection: sqlite3.Connection, path: str) -> int | None:
-    """The format of a database that is sound as such; None for an empty one."""
+    """Return the format of an undamaged database, or None for an empty one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -361,7 +377,7 @@ def _version(connection: sqlite3.Connection, path: str) -> int | None:
         return None
     if application != APPLICATION:
         raise UnknownFormat(path, None, supported=FORMAT)
-    if version not in (WITHOUT_CHECKSUMS, FORMAT):
+    if version not in (WITHOUT_CHECKSUMS, WITHOUT_PARAMETERS, FORMAT):
         raise UnknownFormat(path, version, supported=FORMAT)
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
@@ -370,7 +386,7 @@ def _version(connection: sqlite3.Connection, path: str) -> int | None:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """In one transaction, the format's number included: a file is ours as a whole, or empty."""
+    """Create tables and format number in one transaction, so that a file is complete or empty."""
     connection.execute("BEGIN")
     for table in TABLES.values():
         connection.execute(table.create)
@@ -379,21 +395,30 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def _upgrade(connection: sqlite3.Connection, path: str) -> None:
-    """Give the rows of format 1 checksums, in one transaction. A row that can't be read is refused."""
-    found = [row for table in TABLES.values() for row in table.rows(connection, format_=WITHOUT_CHECKSUMS)]
-    damaged = [row for row in found if isinstance(row, DamagedRow)]
+def _add_parameters(connection: sqlite3.Connection) -> None:
+    """Upgrade format 2, which has no table of parameters, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(TABLES[ParameterRow].create)
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("COMMIT")
+
+
+def _add_checksums(connection: sqlite3.Connection, path: str) -> None:
+    """Add checksums to the rows of format 1, in one transaction; raise for a damaged row."""
+    tables = [table for kind, table in TABLES.items() if kind is not ParameterRow]
+    stored = [row for table in tables for row in table.rows(connection, format_=WITHOUT_CHECKSUMS)]
+    damaged = [row for row in stored if isinstance(row, DamagedRow)]
     if damaged:
         raise DefinitionsDamaged(path, str(damaged[0]))
-    _write_anew(connection, [row for row in found if not isinstance(row, DamagedRow)])
+    _write_anew(connection, [row for row in stored if not isinstance(row, DamagedRow)])
 
 
 def _write_anew(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Make all tables again, with these rows and no others, in one transaction."""
+    """Replace all tables by new ones with these rows, in one transaction."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         for table in TABLES.values():
-            connection.execute(f"DROP TABLE {table.name}")
+            connection.execute(f"DROP TABLE IF EXISTS {table.name}")
             connection.execute(table.create)
         for row in rows:
             connection.execute(*TABLES[type(row)].statement(Change(row)))
@@ -406,8 +431,9 @@ def _write_anew(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 
 def _set_aside(connection: sqlite3.Connection, path: str) -> None:
-    """Keep a copy of a damaged file, under a name that is free."""
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the file alone is all of it
+    """Copy a damaged file to an unused name."""
+    # Then the file has all data, without its WAL.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     number = 1
     while os.path.exists(copy := f"{path}.damaged-{number}"):
         number += 1
@@ -420,12 +446,12 @@ def _set_aside(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _explained(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StorageError:
-    """Whether the file is to blame, or what it stands on, and whether the change may be tried again."""
-    if isinstance(error, UnicodeDecodeError):  # SQLite's own sentence quotes a damaged name
+    """Return our error for one of SQLite: damage, a refused write, or a failed disk."""
+    # SQLite's message quotes a damaged name.
+    if isinstance(error, UnicodeDecodeError):
         return DefinitionsDamaged(path, "a name in its schema can't be read")
-    code = (
-        getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    )  # without one: text that is not UTF-8
+    # An error without a code is a text that is not UTF-8.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _DAMAGE:
         return DefinitionsDamaged(path, str(error))
     if _name_of(error) in _NO_TRACE:

@@ -1,9 +1,9 @@
-"""The Flight process as a program: what it takes from the system before it serves, and how it ends.
+"""The Flight process as a program: its set-up in the operating system, and its end.
 
     python -m leveret.server.flight_process '{"directory": ..., "host": ..., "port": ..., ...}'
 
-Started by `leveret.fronts.flight.endpoint`, ended by it or with it: when the broker's end of the socket
-closes, the process is gone. What is served is left to `leveret.fronts.flight.process`.
+`leveret.fronts.flight.endpoint` starts it. It ends when the broker ends it, or closes its end of the socket.
+Serving is left to `leveret.fronts.flight.process`.
 """
 
 from __future__ import annotations
@@ -21,46 +21,51 @@ import pyarrow as pa
 from pyarrow import flight
 
 from leveret.fronts.flight import process_protocol
-from leveret.fronts.flight.broker_channel import BrokerLine
+from leveret.fronts.flight.broker_channel import BrokerChannel
 from leveret.fronts.flight.process import FlightProcess
 from leveret.fronts.flight.process_limits import Memory
 from leveret.server.listening_sockets import bind
 from leveret.server.malloc_settings import give_back, own_bytes
 
-_NICER: Final = 5
-"""So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
+_NICENESS: Final = 5
+"""Added to the broker's niceness, so that the broker gets the CPU first."""
 
 
 def main() -> None:
     settings = msgspec.convert(json.loads(sys.argv[1]), process_protocol.ProcessSettings)
-    line = socket.socket(fileno=settings.fd)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as for the broker: it kills neither
-    _stand_back()
+    connection = socket.socket(fileno=settings.fd)
+    # The process may write to the broker's terminal, and a closed terminal ends neither of them.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _lower_priority()
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)
-    broker = BrokerLine(line)
-    with suppress(OSError, flight.FlightUnavailableError):  # the broker may be killed at any time
+    broker = BrokerChannel(connection)
+    # The broker may be killed at any time.
+    with suppress(OSError, flight.FlightUnavailableError):
         try:
-            for bound in bind(settings.host, settings.port):  # gRPC says why not in lines of its own
+            # Binding first gives a readable error; gRPC would log its own lines.
+            for bound in bind(settings.host, settings.port):
                 bound.close()
             server = FlightProcess(settings, broker, Memory(settings.memory_max_bytes, own_bytes, give_back))
         except (OSError, pa.ArrowException) as error:
-            broker.tell(process_protocol.Failed(str(error)))
+            broker.send_start_result(process_protocol.Failed(str(error)))
             return
-        broker.tell(process_protocol.Ready(server.port))
+        broker.send_start_result(process_protocol.Ready(server.port))
         broker.listen()
-    os._exit(0)  # at once: calls under way wait for a broker that is gone, and the port must be free
+    # Exit without waiting for running calls: the broker does not answer them, and the port must be free.
+    os._exit(0)
 
 
-def _stand_back() -> None:
-    """Behind the broker in the line for a processor, wherever that stands.
+def _lower_priority() -> None:
+    """Give this process a lower CPU priority than the broker's.
 
-    Linux may count niceness within a session only (`autogroup`), so this process stays in the broker's.
+    Linux may compare niceness within a session only (`autogroup`), so this process stays in the broker's
+    session.
     """
     if sys.platform == "linux" and os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)) + _NICER)
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)) + _NICENESS)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Group commit: one thread that syncs the store, over and over, for as long as somebody waits.
+"""Group commit: a thread that syncs the store again and again while somebody waits.
 
-What the broker collects while a sync runs goes into the next one; there is no timer in the way of a confirm.
-Checkpoints run on a second thread so that no sync waits for one. Results come back to the loop. A failed
-write is tried again; a failed sync is the end, because nothing can be promised any more.
+Changes collected during a sync belong to the next one, so no timer delays a confirm. Checkpoints run on a
+second thread, so that no sync waits for one. A failed write is retried. The rule: a failed sync ends the
+server, because nothing is known to be durable any more.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from leveret.storage.errors import WriteFailed
 from leveret.storage.store import Store
 
 _RETRY_S = 0.25
-"""How long after a write that failed (a full disk) it is tried again."""
+"""Time after which a failed write (a full disk) is retried."""
 
 
 class Committer:
-    """`committer.request()`: a sync happens soon; `done` is called on its thread with what came of it.
+    """Syncs after `committer.request()`, and calls `done` on its thread with the error or None.
 
-    A checkpoint that fails costs nobody a confirm: the write-ahead log has it all. `checkpointed` is told.
+    A failed checkpoint delays no confirm, because the WAL has all data. `checkpointed` gets its error.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Committer:
             thread.start()
 
     def request(self) -> None:
-        """Any thread. Requests during a sync are one request for the next."""
+        """Request a sync. Requests during a sync are one request for the next. Thread-safe."""
         self._wanted.set()
 
     def close(self) -> None:
-        """Ends both threads; what is collected then is the store's to write when it is closed."""
+        """End both threads. The store writes the rest when it is closed."""
         self._closing.set()
         self._wanted.set()
         self._checkpoint_wanted.set()
@@ -69,7 +69,8 @@ class Committer:
                 self._store.sync()
             except WriteFailed as error:
                 self._done(error)
-                self._checkpoint_wanted.set()  # it may make room, also where no round fits any more
+                # A checkpoint may free space even if no commit round can be written.
+                self._checkpoint_wanted.set()
                 self._closing.wait(_RETRY_S)
                 self._wanted.set()
             except BaseException as error:  # noqa: BLE001  # this thread has no caller: the server is told

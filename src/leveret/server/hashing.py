@@ -1,8 +1,8 @@
-"""The threads on which passwords are hashed, so that the event loop is not.
+"""Threads that hash passwords, so that the event loop is not blocked.
 
-Argon2 and scrypt release the interpreter's lock, so the loop runs on while they work. There are half as many
-threads as processors: logins must not take all of them from the loop and the store. What waits is bounded.
-What becomes of a login is left to `leveret.broker.access.logins`.
+Argon2 and scrypt release the interpreter's lock while they work. There are half as many threads as CPUs,
+because the event loop and the store need the others. The number of waiting jobs is bounded. Logins themselves
+are left to `leveret.broker.access.logins`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _THREADS_MAX: Final = 4
 _WAITING_MAX: Final = 1_000
 
 _Work = Callable[[], Callable[[], None]]
-"""What runs on a thread; it returns what is to be called on the loop."""
+"""Runs on a thread, and returns a function for the event loop."""
 
 
 class HashThreads:
-    """`threads.start(call)`, then it is a `leveret.broker.access.logins.Hasher`: `threads(job, done)`."""
+    """A `leveret.broker.access.logins.Hasher`: after `threads.start(call)`, call `threads(job, done)`."""
 
     def __init__(self, count: int | None = None, *, waiting_max: int = _WAITING_MAX) -> None:
-        """`count` threads, or as many as half of the processors, but at most 4."""
+        """`count` threads; by default half as many as CPUs, at most 4."""
         count = count or max(1, min(_THREADS_MAX, (os.cpu_count() or 1) // 2))
         self._waiting: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._waiting_max = waiting_max
@@ -40,13 +40,13 @@ class HashThreads:
         ]
 
     def start(self, call: Callable[[Callable[[], None]], None]) -> None:
-        """`call` may be called on any thread; it calls a function on the loop, in a turn of the broker."""
+        """`call` is thread-safe, and calls a function on the event loop in a turn of the broker."""
         self._call = call
         for thread in self._threads:
             thread.start()
 
     def __call__(self, job: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        """Run `job` on a thread, then `done` on the loop. Only the loop's thread may ask for it."""
+        """Run `job` on a thread, then `done` on the event loop. Call only on the event loop's thread."""
         if self._waiting.qsize() >= self._waiting_max:
             done(None)
             return
@@ -62,7 +62,7 @@ class HashThreads:
         self._waiting.put(work)
 
     def close(self) -> None:
-        """End the threads. What still waits is dropped; the loop is not called any more for it."""
+        """End the threads, and drop waiting jobs without calling `done`."""
         while True:
             try:
                 self._waiting.get_nowait()

@@ -1,15 +1,14 @@
-"""The HTTP listener: hosts an ASGI application in the running event loop, on a port of its own.
+"""The HTTP listener: serves an ASGI application in the running event loop, on its own port.
 
     listener = HttpListener(app, "127.0.0.1", 0)
     await listener.start()
     print(listener.url)
     await listener.stop()
 
-uvicorn speaks HTTP; this is how it is set up so that it lives inside a broker: no signal handlers, no logging
-of its own set-up or of requests, no trust in headers that claim another peer address, and an end within
-`_GOODBYE_S`. What the application does is not known here. How long a client may take for a request is left to
-`http_connection`, when a connection is accepted to `acceptor`. Sockets are bound before uvicorn sees them, so
-that a port in use is an `OSError` of `start` and not the end of the process.
+uvicorn speaks HTTP. It is configured to run inside a broker: no signal handlers, no log of its own, no trust
+in headers with another peer address, and a stop within `_STOP_S`. Timeouts of requests are left to
+`http_connection`, accepting connections to `acceptor`. Sockets are bound before uvicorn gets them, so that a
+port in use is an `OSError` of `start` and does not end the process.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from leveret.server.descriptors import Descriptors
 from leveret.server.http_connection import HttpConnection, HttpLimits
 from leveret.server.listening_sockets import bind_host
 
-_GOODBYE_S = 2
-"""How long requests that are being answered have to end."""
+_STOP_S = 2
+"""Time in which running requests must end."""
 _TOO_MANY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 10\r\n"
     b"content-type: text/plain; charset=utf-8\r\ncontent-length: 30\r\n\r\nThere are too many connections"
@@ -50,8 +49,8 @@ class HttpListener:
         limits: HttpLimits = HttpLimits(),  # noqa: B008  (frozen)
         descriptors: Descriptors | None = None,
     ) -> None:
-        """`app` is any ASGI 3 application without a lifespan; with `tls` it is HTTPS. `descriptors` are
-        shared with the other listeners of the process."""
+        """`app` is an ASGI 3 application without a lifespan; `tls` makes it HTTPS. `descriptors` are shared
+        with the other listeners of the process."""
         self._host = host
         self._port = port
         self._scheme = "http" if tls is None else "https"
@@ -66,20 +65,20 @@ class HttpListener:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_graceful_shutdown=_GOODBYE_S,
+            timeout_graceful_shutdown=_STOP_S,
             h11_max_incomplete_event_size=limits.header_max_bytes,
         )
         self._server = _Server(config, limits=limits, descriptors=descriptors or Descriptors(), tls=tls)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listens: who connects from now on is answered."""
+        """Bind the port, and start to serve."""
         sockets = await bind_host(self._host, self._port)
         self._port = int(sockets[0].getsockname()[1])
         self._serving = asyncio.create_task(self._server.serve(sockets))
 
     async def stop(self) -> None:
-        """Nobody new is let in, requests under way are answered, connections are closed."""
+        """Stop listening, finish running requests, and close all connections."""
         if self._serving is None:
             return
         serving, self._serving = self._serving, None
@@ -90,12 +89,12 @@ class HttpListener:
 
     @property
     def port(self) -> int:
-        """Where it listens; the one that was free if 0 was asked for."""
+        """The listening port; the port that was chosen if 0 was given."""
         return self._port
 
     @property
     def connections(self) -> int:
-        """How many connections are open; those that shake hands for TLS are not."""
+        """Number of open connections, without those in a TLS handshake."""
         return len(self._server.server_state.connections)
 
     @property
@@ -105,7 +104,7 @@ class HttpListener:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with our acceptor in place of asyncio's server."""
+    """uvicorn's server with our `Acceptor` in place of asyncio's server."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's business."""
+        """Install no signal handlers: the process has its own."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -135,7 +134,8 @@ class _Server(uvicorn.Server):
             admits=_Admission(self._limits, self._descriptors, answers=self._tls is None).admits,
         )
         acceptor.start()
-        self.servers = [acceptor]  # type: ignore[list-item]  # it is closed and waited for, no more
+        # uvicorn only closes its servers and waits for them.
+        self.servers = [acceptor]  # type: ignore[list-item]
         self.started = True
 
     def _connection(self) -> HttpConnection:
@@ -145,22 +145,22 @@ class _Server(uvicorn.Server):
 
 
 class _Admission:
-    """Counts the connections of a port, in all and by address."""
+    """Limits the connections of a port, in total and by address."""
 
     def __init__(self, limits: HttpLimits, descriptors: Descriptors, *, answers: bool) -> None:
-        """`answers`: whether a connection that is not admitted can be told why, without TLS."""
+        """`answers`: whether a refused connection gets an answer, which is possible without TLS."""
         self._all_max = min(limits.connections_max, max(1, descriptors.usable // 4))
         self._address_max = limits.connections_per_address_max
         self._answers = answers
         self._open: dict[socket.socket, str] = {}
-        """Sockets by address. Those that have been closed meanwhile are removed when there seem too many."""
+        """Addresses by socket. Closed sockets are removed when a limit seems reached."""
         self._by_address: Counter[str] = Counter()
 
     def admits(self, connection: socket.socket, address: str) -> bool:
         if self._is_full(address):
             self._forget_closed()
             if self._is_full(address):
-                self._say_too_many(connection)
+                self._refuse(connection)
                 return False
         self._open[connection] = address
         self._by_address[address] += 1
@@ -170,12 +170,12 @@ class _Admission:
         return len(self._open) >= self._all_max or self._by_address[address] >= self._address_max
 
     def _forget_closed(self) -> None:
-        self._open = {each: address for each, address in self._open.items() if each.fileno() >= 0}
+        self._open = {sock: address for sock, address in self._open.items() if sock.fileno() >= 0}
         self._by_address = Counter(self._open.values())
 
-    def _say_too_many(self, connection: socket.socket) -> None:
+    def _refuse(self, connection: socket.socket) -> None:
         if self._answers:
-            with suppress(OSError):  # it is gone already
+            with suppress(OSError):
                 connection.setblocking(False)
                 connection.send(_TOO_MANY)
                 connection.shutdown(socket.SHUT_WR)

@@ -1,16 +1,15 @@
-"""One HTTP connection with limits: uvicorn's, and an end for clients that do not go on.
+"""One HTTP connection: uvicorn's, with timeouts for slow clients.
 
-uvicorn speaks HTTP. This class adds what uvicorn lacks: a time for the header of a request, for its body, and
-for a client to take what it is sent; the status that belongs to a header that is too large; and an end for
-requests that are broken in the middle of an answer. uvicorn's own limit for idle connections is not used: it
-is lost when an answer comes before the end of a body. How many connections there may be is left to
-`leveret.server.http`.
+This class adds what uvicorn lacks: timeouts for the header of a request, its body, and reading the answer;
+the right status for a header that is too large; and an end for requests that break in the middle of an
+answer. uvicorn's timeout for idle connections is not used: it is lost if an answer is sent before the end of
+a body. The number of connections is limited in `leveret.server.http`.
 
     HEADER ──> BODY ──> ANSWER ──> IDLE ──> HEADER
-                    UNSENT: the client does not take its answer
-                    ENDING: closed, but for what is not sent yet
+                    UNSENT: the client does not read its answer
+                    ENDING: closed, except for bytes not sent yet
 
-Only `ANSWER` has no limit: an answer may wait for the disk.
+Only `ANSWER` has no timeout: an answer may wait for the disk.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What HTTP clients may do on one port, and how long they may take."""
+    """Limits and timeouts of HTTP clients on one port."""
 
     connections_max: int = 1000
     connections_per_address_max: int = 250
     header_max_bytes: int = 16 << 10
-    """Of the request line and all header fields together."""
+    """Largest request line with all header fields."""
     header_timeout_s: float = 10.0
-    """From the beginning of a connection or a request until its header is whole."""
+    """From the start of a connection or a request to the end of its header."""
     body_timeout_s: float = 30.0
-    """From the end of the header until the body is whole."""
+    """From the end of the header to the end of the body."""
     idle_timeout_s: float = 60.0
     """From an answer to the first byte of the next request."""
     send_timeout_s: float = 60.0
-    """How long a client may take nothing of what it is sent."""
+    """Time for which a client may read nothing of its answer."""
     tls_handshake_timeout_s: float = 10.0
 
 
 _LINGER_S = 2.0
-"""How long a refused client may go on sending. Closed at once, it would be reset, and lose the answer."""
+"""Time for which a refused client may go on sending: a close before would reset the connection."""
 
 
 class _Phase(Enum):
@@ -60,32 +59,32 @@ class _Phase(Enum):
 
 
 class HttpConnection(H11Protocol):
-    """Made by the listener for every connection."""
+    """The asyncio protocol of one HTTP connection."""
 
-    def __init__(self, *, limits: HttpLimits, **uvicorns: Any) -> None:
-        super().__init__(**uvicorns)
+    def __init__(self, *, limits: HttpLimits, **uvicorn_arguments: Any) -> None:
+        super().__init__(**uvicorn_arguments)
         self._limits = limits
         self._phase: _Phase | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
         self._lingers = False
-        """Whether the client was refused: what it still sends is discarded."""
+        """Whether the client was refused: received bytes are discarded."""
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
-        """Feed a header in pieces: h11 compares what it has with the limit only between two of them."""
+        """Feed a header in pieces: h11 checks its limit only between two pieces."""
         while data and not self._lingers and not self.transport.is_closing():
             size = len(data)
             if self.conn.their_state is h11.IDLE:
                 size = max(1, self._limits.header_max_bytes - len(self.conn.trailing_data[0]))
             piece, data = data[:size], data[size:]
             super().data_received(piece)
-        self._watch()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -95,33 +94,33 @@ class HttpConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch()
+        self._update_deadline()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._watch()
+        self._update_deadline()
 
     # for uvicorn
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._update_deadline()
 
     def timeout_keep_alive_handler(self) -> None:
-        """`_watch` sets the deadline of idle connections, too."""
+        """`_update_deadline` sets the timeout of idle connections instead."""
 
     def send_400_response(self, msg: str) -> None:
-        """Called while h11's error is handled, which knows a better status for some requests."""
+        """Refuse the request, with the status of h11's error that is being handled."""
         error = sys.exc_info()[1]
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            msg = f"The header of a request has at most {self._limits.header_max_bytes} bytes."
+            msg = f"The header is larger than {self._limits.header_max_bytes} bytes."
         self._refuse(HTTPStatus(hint), msg)
 
     # deadlines
 
-    def _watch(self) -> None:
-        """Set the deadline of the phase that has begun."""
+    def _update_deadline(self) -> None:
+        """Set the timeout of the current phase if the phase has changed."""
         phase = self._current_phase()
         if phase is self._phase:
             return
@@ -160,7 +159,8 @@ class HttpConnection(H11Protocol):
         phase, self._phase, self._deadline = self._phase, None, None
         unsent_bytes = self.transport.get_write_buffer_size()
         if phase is _Phase.IDLE or (phase is _Phase.HEADER and not self.conn.trailing_data[0]):
-            self.transport.close()  # nothing was asked, so nothing is answered
+            # No request has begun, so nothing is answered.
+            self.transport.close()
         elif phase is _Phase.HEADER:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The header of the request took too long.")
         elif phase is _Phase.BODY:
@@ -170,16 +170,16 @@ class HttpConnection(H11Protocol):
         elif unsent_bytes >= self._unsent_bytes:
             self.transport.abort()
             return
-        self._watch()
+        self._update_deadline()
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:
-        """Answer if an answer has not begun yet, and close the connection. The application is told so."""
+        """Send an error if no answer has begun, tell the application, and close the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            asked = self.conn.our_state is h11.SEND_RESPONSE
-            body = b"" if asked and self.scope["method"] == "HEAD" else sentence.encode()
+            has_request = self.conn.our_state is h11.SEND_RESPONSE
+            body = b"" if has_request and self.scope["method"] == "HEAD" else sentence.encode()
             headers = [
                 ("content-type", "text/plain; charset=utf-8"),
                 ("content-length", str(len(body))),

@@ -1,4 +1,4 @@
-"""Sockets that listen, bound before a library takes the port: a taken port is an `OSError` with a reason."""
+"""Listening sockets, bound by the broker itself, so that a port in use is an `OSError` with a reason."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import asyncio
 import socket
 
 _BACKLOG = 1024
-"""Connections that wait in the system until they are accepted."""
+"""Connections that the system queues until they are accepted."""
 
 
 async def bind_host(host: str, port: int) -> list[socket.socket]:
-    """`bind` in the running loop, which serves others while the host is looked up."""
+    """Return what `bind` returns, without blocking the event loop during the DNS lookup."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return bind_addresses(dict.fromkeys((each[0], str(each[4][0])) for each in found), port)
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return bind_addresses(dict.fromkeys((info[0], str(info[4][0])) for info in infos), port)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return a listening socket for each address of the host; `OSError` if one can't be had.
+    """Return a listening socket for each address of the host; raise `OSError` if one can't be bound.
 
-    Port 0 picks a free one, the same for all addresses.
+    Port 0 picks a free port, which all addresses share.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return bind_addresses(dict.fromkeys((each[0], str(each[4][0])) for each in found), port)
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return bind_addresses(dict.fromkeys((info[0], str(info[4][0])) for info in infos), port)
 
 
 def bind_addresses(addresses: dict[tuple[socket.AddressFamily, str], None], port: int) -> list[socket.socket]:
@@ -33,7 +33,7 @@ def bind_addresses(addresses: dict[tuple[socket.AddressFamily, str], None], port
             sockets.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
             port = int(sockets[0].getsockname()[1])
     except OSError:
-        for each in sockets:
-            each.close()
+        for listening in sockets:
+            listening.close()
         raise
     return sockets

@@ -1,12 +1,12 @@
-"""The server: a data directory, a broker over it, and a listener; started and stopped as one.
+"""The server: a broker over a data directory, its listeners, and their start and stop.
 
     server = Server(files, definitions=Definitions(path), port=0)
     await server.start()
     ...
     await server.stop()
 
-`stop` is graceful: nothing new is accepted, what was published is synced and confirmed, clients are told
-(320 CONNECTION_FORCED), the store is closed cleanly. The rule: a store that failed to sync is not used again;
+`stop` is graceful: it stops listening, syncs and confirms publishes, closes connections (320
+CONNECTION_FORCED), and closes the store cleanly. The rule: after a failed sync the store is not used again;
 the server ends with the error in `failure`.
 """
 
@@ -47,7 +47,7 @@ SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
 
 
 class DefinitionStore(Protocol):
-    """Where definitions are written down: see `leveret.server.definitions.Definitions`."""
+    """The store of definitions: see `leveret.server.definitions.Definitions`."""
 
     def load(self) -> list[Row]: ...
 
@@ -74,7 +74,7 @@ class DefinitionStore(Protocol):
 
 
 class Server:
-    """One broker on one port."""
+    """One broker and its listeners."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class Server:
         goodbye_s: float = 5.0,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
+        tls_context: ssl.SSLContext | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
-        """`clock` gives microseconds, a `SteadyClock` unless said otherwise. `measure` says what the broker
-        is short of; `goodbye_s`: how long clients may take to leave; `flight`: where bulk readers and writers
-        are served, `tls`: clients over TLS, if they are; with it the other port may be `OFF`; `descriptors`:
-        shared with other listeners of the process."""
+        """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory and
+        disk. `goodbye_s`: time in which clients must leave. `flight`, `tls`: serve Flight, and AMQP over TLS;
+        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -112,6 +112,7 @@ class Server:
         self._goodbye_s = goodbye_s
         self._flight = flight
         self._tls = tls
+        self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
         self._descriptors = descriptors or Descriptors()
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
@@ -120,20 +121,21 @@ class Server:
         self.broker: Broker
         self.turns: Turns
         self.tls_port: int | None = None
-        """Where it listens for TLS."""
+        """The listening port for TLS."""
         self.failure: BaseException | None = None
-        """Why the server stopped by itself."""
+        """The error that stopped the server, or None."""
         self.ended = asyncio.Event()
         self._started = False
 
     async def start(self) -> None:
-        """Recovers what the directory holds, then listens."""
+        """Recover the data directory, then listen."""
         store = Store(
             self._files,
             clock=self._clock,
             entropy=lambda: secrets.randbits(64),
             options=self._options,
-            first_id=(secrets.randbits(32) << 20) + 1,  # an id tells two brokers' logs apart
+            # Random, so that logs of different brokers have different ids.
+            first_id=(secrets.randbits(32) << 20) + 1,
         )
         turns: Turns | None = None
         try:
@@ -167,7 +169,8 @@ class Server:
                 resumed=turns.definitions_resumed,
             )
             self._hashing.start(turns.call)
-            if self._flight is not None:  # first: who connects is told where it is
+            # Before listening, because connection.start announces its port.
+            if self._flight is not None:
                 self.endpoint = FlightEndpoint(
                     self.broker,
                     self.turns,
@@ -192,8 +195,13 @@ class Server:
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
 
+    def change_alarms(self, measure: Measure) -> None:
+        """Measure shortages with changed limits from now on."""
+        if self._alarms is not None:
+            self._alarms.measure = measure
+
     async def _undo_start(self, store: Store, turns: Turns | None) -> None:
-        """Let go of everything that a start has taken before it failed."""
+        """Release everything that a failed start has opened."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -209,7 +217,7 @@ class Server:
             log.error("the store could not be closed cleanly: %s", error)
 
     def _check_accounts(self, rows: Sequence[Row]) -> None:
-        """Say it loudly when the definitions are gone, or nobody can change them any more."""
+        """Log a critical error if the definitions are missing, or no user can change them."""
         if self.broker.accounts.has_administrator:
             return
         if not rows:
@@ -226,17 +234,17 @@ class Server:
         )
 
     def _helpers(self) -> list[int]:
-        """The ids of the processes that this one has started."""
+        """Return the ids of helper processes."""
         return [] if self.endpoint is None else [self.endpoint.pid]
 
     async def _listen(self) -> None:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
         if self._tls is not None:
-            self.tls_port = await self._listen_on(self._tls.port, self._tls.context())
+            self.tls_port = await self._listen_on(self._tls.port, self._tls_context)
 
     async def _listen_on(self, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """The port; one that was free if it is 0."""
+        """Listen on a port, and return it; 0 chooses a free one."""
         sockets = await bind_host(self._host, port)
         acceptor = Acceptor(
             sockets,
@@ -253,7 +261,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens, or did, unless it is `OFF`; the one that was free if 0 was asked for."""
+        """The listening port, or `OFF`; the port that was chosen if 0 was given."""
         return self._port
 
     @property
@@ -261,7 +269,7 @@ class Server:
         return f"amqp://guest:guest@{self._host}:{self.port}/"
 
     async def stop(self) -> None:
-        """Ends everything in order; what was confirmed, and everything persistent, is on disk."""
+        """Stop gracefully; everything persistent is then on disk."""
         if not self._stop_listening():
             return
         if self._alarms is not None:
@@ -278,7 +286,7 @@ class Server:
         self.ended.set()
 
     async def abandon(self) -> None:
-        """Drops everything as it is, as a process that is killed does; the store is not closed."""
+        """Stop as a killed process does, without closing the store."""
         if not self._stop_listening():
             return
         self.failure = self.failure or ConnectionAbortedError("the server was abandoned")
@@ -293,7 +301,7 @@ class Server:
         self.ended.set()
 
     def _stop_listening(self) -> bool:
-        """Whether it did until now."""
+        """Stop listening; return whether the server was listening."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.close()
@@ -307,18 +315,18 @@ class Server:
         for session in list(self.broker.sessions):
             session.peer.force_close(SHUTDOWN)
         deadline_s = time.monotonic() + self._goodbye_s
-        # A connection that has closed sets no event: look again until all have.
+        # A closed connection sets no event: check again until all are closed.
         while any(socket.is_closing for socket in self.turns.sockets.values()) and (  # noqa: ASYNC110
             time.monotonic() < deadline_s
         ):
             await asyncio.sleep(0.005)
 
     async def _quiesce(self) -> None:
-        """Whoever waits for a sync gets it before the end."""
+        """Wait until nobody waits for a sync, but at most `goodbye_s`."""
         deadline_s = time.monotonic() + self._goodbye_s
         self.turns.begin()
         await asyncio.sleep(0)
-        # A sync that is done sets no event: look again until nobody waits for one.
+        # A finished sync sets no event: check again until nobody waits for one.
         while (  # noqa: ASYNC110
             self.broker.ledger.wants_sync and self.failure is None and time.monotonic() < deadline_s
         ):
@@ -338,15 +346,16 @@ class Server:
             log.error("the store could not be closed cleanly: %s", error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be promised any more: the server stops by itself."""
+        """Stop the server after an error that leaves its data in doubt."""
         if self.failure is None:
             self.failure = error
             log.critical("stopping: %s", error, exc_info=None if isinstance(error, StorageError) else error)
-            if self._started:  # else `start` raises it
+            # Before the end of `start`, `start` raises the error.
+            if self._started:
                 self._stopping = asyncio.get_running_loop().create_task(self.stop())
 
     def refused_late(self, partition: str, count: int, so_far: int) -> None:
-        """Less and less often: a member that hangs is late with everything that it holds."""
+        """Log late settlements less and less often: a member that hangs settles everything late."""
         if so_far.bit_length() != (so_far - count).bit_length():
             log.warning(
                 "%s: %d settlements came too late and were refused, in all its group", partition, so_far

@@ -1,8 +1,8 @@
-"""Turns: when the broker's work is done, and what follows from it.
+"""Turns: run the broker once in each pass of the event loop.
 
-All sockets that had something in one pass of the event loop are fed first, then one turn serves them all: one
-append per queue, one write per connection, one sync. This is the seam between the broker, which knows no
-loop, and the loop: it also wakes the broker when something is due, and brings in what threads report.
+All readable sockets of a pass are fed first. Then one turn does the work for all of them: one append per
+queue, one write per connection, one sync. This module connects the broker, which knows no event loop, with
+the loop. It also sets the broker's timers, and passes on what threads report.
 """
 
 from __future__ import annotations
@@ -22,51 +22,49 @@ from leveret.storage.errors import StorageError, WriteFailed
 log = logging.getLogger("leveret")
 
 _LAZY_SYNC_S = 0.2
-"""Acks that nobody waits for are synced within this."""
+"""Time within which acks are synced, for which nobody waits."""
 _SYNC_SHARE_BYTES = 512 << 10
-"""What a publisher may send between two syncs: others that share the next sync wait no longer for it."""
+"""Bytes that a publisher may send between two syncs, so that others wait only so long for the next one."""
 _SMALL_SYNC_SHARE_COST = 768
-"""What may be done for a publisher between two syncs while others wait for answers: 256 messages to a queue.
+"""Cost of a publisher's work between two syncs while others wait for answers: 256 messages to one queue.
 
-To encode and write a message takes as long as 3 KiB of its body, so messages are counted and not bytes."""
+Encoding and writing a message takes as long as 3 KiB of its body, so messages are counted, not bytes."""
 _SMALL_SYNC_BYTES = 16 << 10
-"""A sync of less than this is no reason to stop anybody."""
+"""With fewer unsynced bytes than this, no publisher is stopped."""
 _TIMER_S_MAX = 1.0
-"""The broker's clock is looked at again after this: the loop's own stands still while the machine sleeps."""
+"""Longest wait for a timer: the event loop's clock stops while the machine is suspended."""
 _PACING_S = 0.005
-"""Publishers are read again when consumers have taken little for this long."""
+"""Time after which publishers are read again although consumers have taken little."""
 
 
 class Socket(Protocol):
-    """Where a connection's bytes go."""
-
     def write_out(self) -> None: ...
 
     def abort(self) -> None:
-        """Drop the connection as a broken network would."""
+        """Drop the connection as a broken network does."""
 
     def abandon(self) -> None:
-        """Drop the connection as the death of this process would: nothing is given back."""
+        """Drop the connection as the end of this process does: nothing is requeued."""
 
     @property
     def is_closing(self) -> bool:
-        """Return whether the peer has still to answer that the connection is closed."""
+        """Return whether connection.close was sent and close-ok is awaited."""
 
     def hold_back(self, held: bool) -> None:
-        """Whether to stop reading from it, if it publishes or keeps much that is not whole."""
+        """Stop or continue reading, if the client publishes or has large unfinished messages."""
 
     def next_share(self) -> None:
-        """A sync is done: read from it again if it had sent all that it may between two of them."""
+        """Read again after a sync, if the publisher had used up its share."""
 
     def pace(self, held: bool) -> None:
-        """Stop reading, or go on: the consumers of what it publishes come first."""
+        """Stop or continue reading: consumers of the publisher's queues come first."""
 
     def round_trip_us(self) -> int | None:
-        """To the peer and back, as the system has measured it; None where it has not."""
+        """Return the round-trip time that the operating system has measured, or None."""
 
 
 class Turns:
-    """`turns.begin()` before a connection is fed; everything else follows."""
+    """Schedules turns: call `turns.begin()` before a connection is fed."""
 
     def __init__(
         self,
@@ -80,12 +78,12 @@ class Turns:
         sync_share_bytes: int = _SYNC_SHARE_BYTES,
         pacing_s: float = _PACING_S,
     ) -> None:
-        """`withdraw` takes back the definitions that were refused, and says which they are."""
+        """`withdraw` takes back the refused changes of definitions, and returns their numbers."""
         self.broker = broker
         self.loop = loop
         self.sockets: dict[Session[Channel], Socket] = {}
         self.watchers: list[Callable[[], None]] = []
-        """Called after every turn: what they look at does not change until they return."""
+        """Called after every turn; the broker's state does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
         self._memory_bytes_max = memory_bytes_max
         self.sync_share_bytes = sync_share_bytes
@@ -99,40 +97,41 @@ class Turns:
         self._abandoned = False
         self._syncing = False
         self._requested = 0
-        """The ticket up to which a sync was last asked for."""
+        """Ticket of the last requested sync."""
         self._lazy: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_us: int | None = None
         self._held_back = False
         self._waiting: list[Callable[[], None]] = []
-        """What is to be done when publishers are not held back any more."""
+        """Called when publishers are not held back any more."""
         self._failing = False
         self.syncs = 0
-        """How many syncs have been done."""
+        """Number of finished syncs."""
         self.pacing_s = pacing_s
         self._pacing: asyncio.TimerHandle | None = None
         self._paced: Set[Session[Channel]] = frozenset()
-        """The sessions that are not read from because of their queues' consumers."""
+        """Sessions that are not read, because consumers of their queues come first."""
 
     def start(self) -> None:
         self._committer.start()
         self.begin()
         if self.broker.store.is_opening:
-            self._request_sync()  # which fails as long as the disk is full, and holds publishers back
+            # Fails as long as the disk is full, and holds publishers back.
+            self._request_sync()
 
     def close(self) -> None:
-        """Ends the threads; on any thread, after `abandon`."""
+        """End the threads. Call after `abandon`, on any thread."""
         self._committer.close()
 
     def abandon(self) -> None:
-        """No turn follows any more, whatever is reported or asked for."""
+        """Run no more turns."""
         self._abandoned = True
         for handle in (self._lazy, self._timer, self._pacing):
             if handle is not None:
                 handle.cancel()
 
     def begin(self) -> None:
-        """Something is about to be fed to the broker: a turn follows in this pass of the loop."""
+        """Schedule a turn in this pass of the event loop. Call before the broker is used."""
         if self._scheduled is None and not self._abandoned:
             self.broker.begin_turn()
             self._scheduled = self.loop.call_soon(self._run)
@@ -157,9 +156,9 @@ class Turns:
             watch()
 
     def go_on_later(self, then: Callable[[], None]) -> None:
-        """Call what is left to do for a client, behind what others have asked for meanwhile."""
+        """Call `then` after the input of other clients is handled, to continue a client's work."""
         if not self._postponed:
-            # The loop calls timers that are due behind all sockets that it found readable.
+            # The event loop calls due timers after all readable sockets.
             self.loop.call_later(0.0, self._go_on)
         self._postponed.append(then)
 
@@ -172,9 +171,9 @@ class Turns:
             then()
 
     def round_trips_us(self) -> dict[str, int]:
-        """How far away clients are, by the names of their connections."""
-        found = {session.name: socket.round_trip_us() for session, socket in self.sockets.items()}
-        return {name: round_trip_us for name, round_trip_us in found.items() if round_trip_us is not None}
+        """Return the round-trip times of clients by connection name."""
+        times_us = {session.name: socket.round_trip_us() for session, socket in self.sockets.items()}
+        return {name: time_us for name, time_us in times_us.items() if time_us is not None}
 
     def _write_out(self) -> None:
         flushed = self.broker.flushed
@@ -184,7 +183,8 @@ class Turns:
             if socket is not None:
                 try:
                     socket.write_out()
-                except Exception:  # ours: one connection must not cost the others their turn
+                except Exception:
+                    # A bug of the broker costs this client its connection, and nobody else.
                     log.exception("%s: an internal error", session.name)
                     socket.abort()
 
@@ -194,7 +194,8 @@ class Turns:
         ledger = self.broker.ledger
         if self._syncing:
             if self.shares_are_small and ledger.wants_sync and self.broker.store.ticket > self._requested:
-                self._request_sync()  # begins when the last one ends, not a turn later
+                # It begins when the running sync ends, not a turn later.
+                self._request_sync()
         elif ledger.wants_sync:
             self._request_sync()
         elif self._lazy is None and ledger.wants_sync_later:
@@ -212,14 +213,15 @@ class Turns:
         self._call(self._synced, error)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
+        # The event loop may be closed.
+        with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *arguments)
 
     def _checkpoint_done(self, error: WriteFailed | None) -> None:
         self._call(self._checkpointed, error)
 
     def _checkpointed(self, error: WriteFailed | None) -> None:
-        """Memory is written to the files, or can't be at present: then publishers wait."""
+        """Handle the end of a checkpoint; after a failed one, publishers are held back."""
         if not self._abandoned:
             self.begin()
             if error is None:
@@ -244,7 +246,7 @@ class Turns:
             self.broker.set_alarm("disk", on=True, source="writes")
 
     def call(self, then: Callable[[], None]) -> None:
-        """Call something in a turn; any thread."""
+        """Call a function in a turn. Thread-safe."""
         self._call(self._in_turn, then)
 
     def _in_turn(self, then: Callable[[], None]) -> None:
@@ -253,11 +255,11 @@ class Turns:
             then()
 
     def report(self, error: BaseException) -> None:
-        """Something failed for good; any thread."""
+        """Report an error after which the server must stop. Thread-safe."""
         self._call(self._fatal, error)
 
     def committed(self, number: int) -> None:
-        """Definitions are written; any thread."""
+        """Report that definitions up to this number are durable. Thread-safe."""
         self._call(self._committed, number)
 
     def _committed(self, number: int) -> None:
@@ -265,18 +267,18 @@ class Turns:
         self.broker.committed(number)
 
     def definitions_refused(self, error: StorageError) -> None:
-        """Definitions can't be written at present; any thread."""
+        """Report that definitions can't be written at present. Thread-safe."""
         self._call(self._definitions_refused, error)
 
     def _definitions_refused(self, error: StorageError) -> None:
         log.error("definitions are refused until they can be written again: %s", error)
         self.begin()
-        # Both in one step: what is put from here on is based on what is left after the undoing.
+        # Withdrawn and undone in one step, because later changes depend on the state after that.
         self.broker.refused(self._withdraw(), error)
         self.broker.set_alarm("disk", on=True, source="definitions")
 
     def definitions_resumed(self) -> None:
-        """Definitions can be written again; any thread."""
+        """Report that definitions can be written again. Thread-safe."""
         self._call(self._definitions_resumed)
 
     def _definitions_resumed(self) -> None:
@@ -300,7 +302,7 @@ class Turns:
             self._timer = self.loop.call_later(min(delay_s, _TIMER_S_MAX), self.tick)
 
     def tick(self) -> None:
-        """Something may be due."""
+        """Run the broker's due timers."""
         self._timer_due_us = None
         self.begin()
         try:
@@ -312,7 +314,7 @@ class Turns:
     # back-pressure
 
     def _hold_back(self) -> None:
-        """Publishers are not read from while the disk is behind."""
+        """Stop reading from publishers while the disk is behind; continue afterwards."""
         store = self.broker.store
         behind = (
             self.broker.blocked is not None
@@ -329,9 +331,9 @@ class Turns:
                 then()
 
     def is_spent(self, socket: Socket, sent_bytes: int, cost: int) -> bool:
-        """Return whether a publisher has had its share of the next sync; `next_share` ends that.
+        """Return whether a publisher has used up its share; the next sync then calls `socket.next_share`.
 
-        Transient messages are in no sync, so publishers of such messages are not stopped.
+        Transient messages need no sync, so their publishers are not stopped.
         """
         unsynced_bytes = min(sent_bytes, self.broker.store.unsynced_bytes)
         is_large = unsynced_bytes >= _SMALL_SYNC_BYTES and cost >= _SMALL_SYNC_SHARE_COST
@@ -342,11 +344,11 @@ class Turns:
 
     @property
     def shares_are_small(self) -> bool:
-        """Whether a client had a small share lately because another one waits for answers."""
+        """Whether shares were small lately, because a client waits for answers."""
         return self.broker.shares.are_small(self.broker.turn_us)
 
     def _pace(self) -> None:
-        """Read from publishers only as far as eager consumers of their queues have caught up."""
+        """Stop reading from publishers while eager consumers of their queues are behind."""
         held, paced = self.broker.pacing.held, self._paced
         if held is not paced:
             self._paced = held
@@ -358,13 +360,13 @@ class Turns:
             self._pacing = self.loop.call_later(self.pacing_s, self._end_pacing)
 
     def _end_pacing(self) -> None:
-        """Consumers that have taken nothing meanwhile are not waited for any longer."""
+        """Stop waiting for consumers that have taken nothing meanwhile."""
         self._pacing = None
         self.broker.pacing.forgive()
         self._pace()
 
     def when_caught_up(self, then: Callable[[], None]) -> None:
-        """Calls it when publishers are not held back: at once, or at the end of a later turn."""
+        """Call `then` when publishers are not held back: now, or at the end of a later turn."""
         if self._held_back:
             self._waiting.append(then)
         else:

@@ -2,8 +2,8 @@
 
     spark.readStream.format("leveret").option("queue", "orders").option("cursor", "lake").load()
 
-Spark finds the format by itself where the package is installed (see `pyspark_leveret`); `register` is for
-sessions that were there before. `datasource.LeveretDataSource` is the manual.
+Spark finds the format by itself if the package is installed (see `pyspark_leveret`); `register` is for
+sessions that began before. `datasource.LeveretDataSource` is the manual.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["check_java", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("leveret")` known to a session."""
+    """Make `format("leveret")` known to a session."""
     from leveret.spark.datasource import LeveretDataSource
 
     spark.dataSource.register(LeveretDataSource)
 
 
 def session(name: str = "leveret", **settings: str) -> SparkSession:
-    """A session that knows the format, after a look at Java: `session(**{"spark.master": "local[2]"})`."""
+    """Check Java and return a session that knows the format: `session(**{"spark.master": "local[2]"})`."""
     check_java()
     use_this_python(settings.get("spark.master", ""))
     from pyspark.sql import SparkSession

@@ -1,8 +1,8 @@
-"""Messages as rows: the columns of the DataFrame, and how they come out of what the broker sends.
+"""Messages as rows: the columns of the DataFrame, made from the batches that the broker sends.
 
-Owns names, types and order of the columns; bodies are decoded by `decoding`, properties by `properties`.
-Everything is done to whole columns: bodies are not even copied. The rule: the batches have exactly the
-types of the schema, since Spark reads their buffers without looking.
+Owns names, types and order of the columns; `decoding` decodes bodies, `property_columns` properties. Every
+step works on whole columns, and bodies are not copied. The rule: the batches have exactly the types of the
+schema, because Spark reads their buffers unchecked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PROPERTIES: Final[dict[str, DataType]] = {
 
 
 def schema_of(options: SourceOptions) -> StructType:
-    """The columns of the source; with decode=json only after Spark has read `json_schema`."""
+    """Return the columns of the source; with decode=json, Spark must have read `json_schema` before."""
     body: dict[str, DataType] = {"body": BinaryType()}
     if options.decode == "text":
         body = {"body": StringType()}
@@ -69,7 +69,7 @@ def schema_of(options: SourceOptions) -> StructType:
 
 
 def declared(options: SourceOptions) -> StructType | str:
-    """What Spark is told: a DDL string where a part of it is one, since only Spark's JVM reads DDL."""
+    """Return the schema for Spark: a DDL string with decode=json, because only Spark's JVM reads DDL."""
     if options.decode != "json":
         return schema_of(options)
     inside = f"STRUCT<{options.json_schema}>"
@@ -80,7 +80,7 @@ def declared(options: SourceOptions) -> StructType | str:
 
 
 def with_body_type(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """The options with the type of bodies that Spark has read; `BadSchema` if the columns are others."""
+    """Return the options with the type of bodies; raise `BadSchema` if the schema is not the source's."""
     if options.decode == "json":
         body = next((field.dataType for field in schema if field.name == "body"), None)
         if not isinstance(body, StructType):
@@ -90,24 +90,24 @@ def with_body_type(options: SourceOptions, schema: StructType) -> SourceOptions:
     expected = schema_of(options)
     for field in schema:
         if field.name not in expected.names:
-            raise BadSchema(f"the source has no column '{field.name}'", hint=_there_are(options))
+            raise BadSchema(f"the source has no column '{field.name}'", hint=_columns_hint(options))
         if field.dataType != expected[field.name].dataType:
             wanted, is_ = field.dataType.simpleString(), expected[field.name].dataType.simpleString()
             raise BadSchema(f"column {field.name} is {is_}, the schema says {wanted}")
     if schema.names != expected.names:
-        raise BadSchema("the schema does not name all columns in their order", hint=_there_are(options))
+        raise BadSchema("the schema does not name all columns in their order", hint=_columns_hint(options))
     return options
 
 
-def _there_are(options: SourceOptions) -> str:
-    return f"there are {', '.join(schema_of(options).names)}: leave the schema to the source"
+def _columns_hint(options: SourceOptions) -> str:
+    return f"the columns are {', '.join(schema_of(options).names)}: leave the schema to the source"
 
 
 class Columns:
     """`Columns(options).rows(batch)`: kept for many batches, since constant columns are made once."""
 
     def __init__(self, options: SourceOptions, *, queue: str | None = None, partition: int = 0) -> None:
-        """`queue` is where the messages come from, if not what the options name; `partition` its number."""
+        """`queue` is the queue or stream of the messages, if it is not the one in the options."""
         schema = schema_of(options)
         self._options = options
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -126,10 +126,9 @@ class Columns:
         redelivered: pa.Array | None = None,
         delivery_count: pa.Array | None = None,
     ) -> pa.RecordBatch:
-        """A batch of `flight.schemas.READ` (or with headers) as rows of the DataFrame."""
+        """Return a batch of `flight.schemas.READ` or `READ_WITH_HEADERS` as rows of the DataFrame."""
         count = batch.num_rows
-        body = batch.column("body")
-        found = {
+        columns = {
             "queue": self._queue.of(count),
             "partition": self._partition.of(count),
             "offset": batch.column("offset").view(pa.int64()),
@@ -139,10 +138,10 @@ class Columns:
             "priority": batch.column("priority").cast(pa.int32()),
             "redelivered": self._false.of(count) if redelivered is None else redelivered,
             "delivery_count": self._zero.of(count) if delivery_count is None else delivery_count,
-        } | self._bodies(body)
+        } | self._bodies(batch.column("body"))
         if self._options.include_properties:
-            found |= property_columns(batch.column("header"))
-        return pa.RecordBatch.from_arrays([found[name] for name in self.schema.names], schema=self.schema)
+            columns |= property_columns(batch.column("header"))
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _bodies(self, body: pa.Array) -> dict[str, pa.Array]:
         if self._options.decode == "binary":
@@ -154,19 +153,8 @@ class Columns:
         return {"body": parsed, "raw": pc.if_else(parsed.is_null(), body, pa.scalar(None, pa.binary()))}
 
 
-def to_rows(
-    batch: pa.RecordBatch,
-    options: SourceOptions,
-    *,
-    redelivered: pa.Array | None = None,
-    delivery_count: pa.Array | None = None,
-) -> pa.RecordBatch:
-    """One batch; whoever has many keeps a `Columns`."""
-    return Columns(options).rows(batch, redelivered=redelivered, delivery_count=delivery_count)
-
-
 class _Constant:
-    """A column of one value: the longest that was asked for is kept, shorter ones are slices of it."""
+    """A column of one value; the longest one so far is kept, and shorter ones are slices of it."""
 
     def __init__(self, value: pa.Scalar) -> None:
         self._value = value

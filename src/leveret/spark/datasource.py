@@ -1,26 +1,22 @@
 """The data source that Spark knows as `leveret`: which reader or writer serves which broker.
 
-Owns the choice, and the checks that need nothing but options and schema; the work is the readers' and
-writers'. Spark builds this object, pickles it, and asks it for readers and writers in several processes of
-the driver: whatever is wrong is said there, in one sentence, before a task runs.
+Owns this choice and the checks that need only options and schema. Spark builds this object, pickles it, and
+asks it for readers and writers in several processes of the driver. Errors are raised there, each as one
+sentence, before a task runs.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from leveret.spark import columns
@@ -105,7 +101,7 @@ class LeveretDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = columns.with_body_type(SourceOptions.parse(self.options), schema)
         options.check_batch()
-        endpoint = _found(options)
+        endpoint = _find(options)
         if endpoint.is_leveret:
             from leveret.spark import snapshot
 
@@ -136,7 +132,7 @@ class LeveretDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = columns.with_body_type(SourceOptions.parse(self.options), schema)
         options.check_stream()
-        endpoint = _found(options)
+        endpoint = _find(options)
         if endpoint.is_leveret:
             return _reader_of_leveret(options, endpoint)
         if options.stream is not None:
@@ -146,7 +142,7 @@ class LeveretDataSource(DataSource):
         if options.spool_location is None:
             raise BadOption(
                 f"option spoolLocation is missing: {endpoint.product} can't give a batch twice",
-                hint="a directory that driver and executors share",
+                hint="a directory that driver and executors reach: /shared/spool, file:///shared/spool, s3://…",
             )
         from leveret.spark.spool_stream import SpoolStreamReader
 
@@ -186,35 +182,24 @@ class LeveretDataSource(DataSource):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Says at the first call what is wrong: an error while a reader is made drowns in one of Spark's own."""
+    """Raises an error at Spark's first call: Spark hides an error that is raised while it makes a reader."""
 
     def __init__(self, error: SparkSideError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self._error
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
+    initialOffset = getDefaultReadLimit = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 def _is_committing() -> bool:
-    """Whether Spark runs this process to commit or abort a batch: wherever its rows were to go, they are
-    written."""
+    """Return whether Spark runs this process to commit or abort a batch: its rows are written already."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return _COMMITTING in sys.modules or (main is not None and main.name == _COMMITTING)
 
 
-def _found(options: SourceOptions) -> Endpoint:
+def _find(options: SourceOptions) -> Endpoint:
     endpoint = find(options)
     if options.topic is not None and not endpoint.is_leveret:
         raise BadOption(

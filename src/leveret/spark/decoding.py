@@ -1,11 +1,11 @@
 """Bodies and names as Spark's types: text, and JSON by a schema; whole columns at once.
 
-Text that is not UTF-8 has its bad bytes replaced, it never fails. JSON is read by Arrow's parser: all bodies
-of a batch as one document, a body a line. None can reach into the next: each begins with `{` and ends with
-`}`, and nowhere inside of a value may `}`, a newline and `{` follow each other. So each is a value or more,
-and exactly one if there are as many rows as bodies. Only a batch with bodies that do not parse is looked at
-row by row, and then too it is Arrow that decides. The rule: a body that does not fit the schema gives null,
-and no error, whatever else is in its batch.
+Bytes that are not UTF-8 are replaced; text never fails. Arrow's parser reads JSON: all bodies of a batch as
+one document, with a body on each line. A body can't reach into the next one: each begins with `{` and ends
+with `}`, and `}`, newline, `{` can't follow each other inside a value. So a body is one value or more, and
+each body is exactly one value if the parser finds as many rows as bodies. A batch that does not parse is
+searched for its bad bodies; Arrow decides then too. The rule: a body that does not fit the schema gives null,
+not an error, and affects no other body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql.types import DataType, StructType
 
 from leveret.spark.errors import BadSchema
 
-_NUMBERS: Final[dict[type[DataType], Any]] = {
+_SCALARS: Final[dict[type[DataType], Any]] = {
     spark_types.ByteType: int,
     spark_types.ShortType: int,
     spark_types.IntegerType: int,
@@ -43,11 +43,11 @@ _EXTREME: Final = re.compile(
     rb"(?<=[\s:,\[])-?(?:NaN|Inf(?:inity)?|[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+|[0-9]{309,}(?:\.[0-9]+)?)"
     rb"(?=[\s,}\]])"
 )
-"""Numbers that Arrow may read where msgspec does not: none, infinite, or more than a double holds."""
+"""Numbers that Arrow may read but msgspec refuses: NaN, infinite, or too large for a double."""
 
 
 def text(column: pa.Array) -> pa.Array:
-    """A column of bytes as strings: without a copy, unless some are not UTF-8."""
+    """Return a column of bytes as strings, without a copy if all of them are UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -58,7 +58,7 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def check_json(schema: StructType) -> None:
-    """Whether bodies can be read by this schema."""
+    """Raise `BadSchema` if bodies can't be read by this schema."""
     _expected(schema, "body")
 
 
@@ -76,7 +76,7 @@ class JsonBodies:
         self._rough = msgspec.json.Decoder(_expected(schema, "body"))
 
     def read(self, column: pa.Array) -> pa.Array:
-        """Tries all at once; then without the bodies that are wrong, which are found one by one."""
+        """Return the bodies as structs. If the batch does not parse, leave out bodies that can't fit."""
         if len(column) == 0:
             return pa.array([], self._target)
         try:
@@ -88,7 +88,7 @@ class JsonBodies:
             return good.take(pa.array(places, mask=~fits))
 
     def _may_fit(self, body: bytes) -> bool:
-        """False only if Arrow would not take it either."""
+        """Return False only for a body that Arrow would refuse too."""
         return self._fits_roughly(body) or self._fits_roughly(_EXTREME.sub(b"0.5", body))
 
     def _fits_roughly(self, body: bytes) -> bool:
@@ -96,12 +96,13 @@ class JsonBodies:
             self._rough.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        except RecursionError:  # nested deeper than Python calls, but not than Arrow reads
+        except RecursionError:
+            # Arrow reads deeper nesting than Python's calls allow.
             return True
         return True
 
     def _salvaged(self, column: pa.Array) -> pa.Array:
-        """What the rough look let pass and Arrow does not (a date that is none) is found by halving."""
+        """Return the bodies as structs; find by halving those that Arrow refuses, for example bad dates."""
         if len(column) == 0:
             return pa.array([], self._target)
         try:
@@ -114,8 +115,8 @@ class JsonBodies:
             return pa.concat_arrays(halves)
 
     def _parsed(self, column: pa.Array) -> pa.Array:
-        texts = column.cast(pa.string())  # Arrow's parser does not look whether strings are UTF-8
-        bodies = pc.ascii_trim(texts, _WHITESPACE)
+        # The cast checks for UTF-8, which Arrow's parser does not.
+        bodies = pc.ascii_trim(column.cast(pa.string()), _WHITESPACE)
         if not pc.all(pc.and_(pc.starts_with(bodies, "{"), pc.ends_with(bodies, "}"))).as_py():
             raise pa.ArrowInvalid("a body is not a JSON object")
         document = _content(pc.binary_join_element_wise(bodies, "\n", ""))
@@ -131,13 +132,13 @@ class JsonBodies:
 
 
 def _content(lines: pa.Array) -> pa.Buffer:
-    """The bytes of all lines, one after the other, as they lie in the array."""
+    """Return the buffer slice that holds all lines, one after the other."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
     return lines.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
 def _with_dates_as_text(kind: pa.DataType) -> pa.DataType:
-    """Arrow's parser wants dates as numbers; JSON has them as strings, which are cast afterwards."""
+    """Return the type with strings for dates, which are cast later: Arrow's parser expects numbers."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_with_dates_as_text(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -146,7 +147,7 @@ def _with_dates_as_text(kind: pa.DataType) -> pa.DataType:
 
 
 def _expected(kind: DataType, where: str) -> Any:
-    """What msgspec should find: null is always allowed, as in Spark."""
+    """Return the type for msgspec; every value may be null, as in Spark."""
     if isinstance(kind, StructType):
         fields = [(f"f{i}", _expected(f.dataType, f"{where}.{f.name}"), None) for i, f in enumerate(kind)]
         names = {f"f{i}": f.name for i, f in enumerate(kind)}
@@ -155,10 +156,10 @@ def _expected(kind: DataType, where: str) -> Any:
     if isinstance(kind, spark_types.ArrayType):
         element = _expected(kind.elementType, f"{where}[]")
         return list[element] | None  # type: ignore[valid-type]
-    found = _NUMBERS.get(type(kind))
-    if found is None:
+    scalar = _SCALARS.get(type(kind))
+    if scalar is None:
         raise BadSchema(
             f"jsonSchema: {where} is {kind.simpleString().upper()}, which decode=json does not read",
             hint="use decode=text and Spark's from_json",
         )
-    return found | None
+    return scalar | None

@@ -1,8 +1,8 @@
-"""Deliveries of AMQP as Arrow record batches, with the columns that Leveret's own endpoint gives.
+"""Deliveries of AMQP as Arrow record batches, with the columns of Leveret's Flight endpoint.
 
-So that `columns` makes the same rows of them, wherever messages come from. Each message is touched by Python
-here, and only here: on brokers without a bulk interface they come one by one. The rule: whatever a message
-holds, it is carried on; properties that can't be read are left to whoever asks for them.
+So `columns` makes rows of messages of any broker. Only this module handles messages one by one in Python,
+because brokers without a bulk interface deliver them so. The rule: every message is carried on, whatever it
+holds; properties that can't be read are left to the reader of the column.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from leveret.flight.schemas import READ_WITH_HEADERS
 SCHEMA: Final[pa.Schema] = READ_WITH_HEADERS.append(pa.field("redelivered", pa.bool_())).append(
     pa.field("delivery_count", pa.int32())
 )
-"""Of the spool's files."""
+"""Schema of the spool's files."""
 STREAM_OFFSET: Final = "x-stream-offset"
-"""Where a consumer of a stream begins, and, in a message, where that is."""
+"""Argument: where a consumer of a stream begins. Header of a message: its offset in the stream."""
 _CHUNK_MESSAGES: Final = 8_192
 CHUNK_BYTES: Final = 16 << 20
-"""A record batch holds no more, unless one message does."""
+"""Largest size of the bodies in a record batch, unless a single message is larger."""
 _COUNT_MAX: Final = 2**31 - 1
-"""What fits into the column; anybody may publish a header that says more."""
+"""Largest number in the column `delivery_count`; publishers may send a header with a larger one."""
 
 
 def chunks_of(deliveries: list[Delivery], first: int, *, at_least: int) -> list[pa.RecordBatch]:
-    """Messages of a queue, numbered from `first` on, in record batches small enough for `at_least` tasks."""
+    """Return messages of a queue, numbered from `first` on, in at least `at_least` record batches."""
     count = len(deliveries)
     pieces = max(-(-count // _CHUNK_MESSAGES), min(at_least, count))
     ends = {count * index // pieces for index in range(1, pieces + 1)}
     now_us = int(time.time() * 1_000_000)
-    found: list[pa.RecordBatch] = []
-    start = size = 0
+    chunks: list[pa.RecordBatch] = []
+    start = size_bytes = 0
     for stop, delivery in enumerate(deliveries, start=1):
-        size += len(delivery.body)
-        if stop in ends or size >= CHUNK_BYTES:
-            found.append(_of_queue(deliveries[start:stop], first + start, now_us))
-            start, size = stop, 0
-    return found
+        size_bytes += len(delivery.body)
+        if stop in ends or size_bytes >= CHUNK_BYTES:
+            chunks.append(_of_queue(deliveries[start:stop], first + start, now_us))
+            start, size_bytes = stop, 0
+    return chunks
 
 
 def _of_queue(deliveries: list[Delivery], first: int, now_us: int) -> pa.RecordBatch:
-    """`timestamp` is when they came here: brokers do not say when they came there."""
+    """Return one record batch. Its `timestamp` is the time of delivery: brokers tell no enqueue time."""
     count = len(deliveries)
     columns = _carried(deliveries) | {
         "offset": pa.array(np.arange(first, first + count, dtype=np.uint64)),
@@ -61,12 +61,12 @@ def _of_queue(deliveries: list[Delivery], first: int, now_us: int) -> pa.RecordB
 
 
 def of_stream(deliveries: list[Delivery], offsets: list[int]) -> pa.RecordBatch:
-    """Messages of a stream: no time, since another try at the same batch would give them another."""
+    """Return messages of a stream, without a time: it would differ when the batch runs again."""
     count = len(deliveries)
     columns = _carried(deliveries) | {
         "offset": pa.array(offsets, pa.uint64()),
         "timestamp": pa.nulls(count, READ_WITH_HEADERS.field("timestamp").type),
-        "priority": pa.repeat(pa.scalar(0, pa.uint8()), count),  # streams have none
+        "priority": pa.repeat(pa.scalar(0, pa.uint8()), count),
     }
     return pa.RecordBatch.from_arrays(
         [columns[name] for name in READ_WITH_HEADERS.names], schema=READ_WITH_HEADERS
@@ -88,17 +88,17 @@ def _bytes(name: str) -> bytes:
 
 def _priority(delivery: Delivery) -> int:
     try:
-        found = delivery.properties.get("priority")
+        priority = delivery.properties.get("priority")
     except ConversionError:
         return 0
-    return found if isinstance(found, int) else 0
+    return priority if isinstance(priority, int) else 0
 
 
 def _deliveries_before(delivery: Delivery) -> int:
-    """What the broker counted; where it does not count, at least one if it was delivered before."""
+    """Return the broker's count of earlier deliveries; of brokers that do not count, 1 for a redelivery."""
     if DELIVERY_COUNT.encode() in delivery.header:
         with suppress(ConversionError):
-            counted = delivery.headers.get(DELIVERY_COUNT)
-            if isinstance(counted, int) and not isinstance(counted, bool):
-                return max(0, min(counted, _COUNT_MAX))
+            count = delivery.headers.get(DELIVERY_COUNT)
+            if isinstance(count, int) and not isinstance(count, bool):
+                return max(0, min(count, _COUNT_MAX))
     return int(delivery.wire_redelivered)

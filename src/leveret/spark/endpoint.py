@@ -1,16 +1,17 @@
-"""Which broker it is, and where it takes Flight calls: asked over AMQP, since the AMQP URL is all users give.
+"""Finds out which product the broker is and where it takes Flight calls, by its AMQP URL.
 
-A Leveret says where its Flight endpoint is when it introduces itself (`flight_port`, `flight_tls`); the host
-is the one that answered, and so is the login: no broker is told another one's password. Anything else is
-served over plain AMQP by other files. Nothing is kept open. The rule: a Leveret is never taken for something
-else. While it starts, AMQP may be there before Flight, and what is exactly once would quietly be less: it is
-waited for, then refused.
+A Leveret tells the port of its Flight endpoint in its server properties (`flight_port`, `flight_tls`). Host
+and login are those of the URL that answered, so no broker gets another one's password. Other brokers are
+served over plain AMQP, by other modules. No connection stays open. The rule: a Leveret is never taken for
+another product, because a query would then lose "exactly once" without notice. A Leveret that starts may
+offer AMQP before Flight: `find` waits for Flight, then raises.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -31,39 +32,39 @@ class Endpoint:
     options: BrokerOptions
     product: str
     location: str | None
-    """For Flight: `grpc+tcp://host:port` or `grpc+tls://host:port`; None off Leveret."""
+    """Where Flight calls go: `grpc+tcp://host:port` or `grpc+tls://host:port`; None off Leveret."""
     answered: int = 0
-    """Which of the options' URLs, by its place among them: the URL itself may hold a password."""
+    """Index of the URL in the options that answered; the URL itself may hold a password."""
 
     @property
     def is_leveret(self) -> bool:
-        """Whether there are leases and stages."""
+        """Whether the broker has leases and stages."""
         return self.location is not None
 
     @property
     def login(self) -> AmqpEndpoint:
-        """The URL that answered, with its user and password."""
+        """The parsed URL that answered, with its user and password."""
         return _urls(self.options)[self.answered]
 
     def at(self, location: str) -> Endpoint:
-        """The same broker where somebody else found it: with the login of the URL that has this host."""
-        hosts = [each.host for each in _urls(self.options)]
+        """Return the endpoint at another location, with the login of the URL that has its host."""
+        hosts = [url.host for url in _urls(self.options)]
         host = urlsplit(location).hostname or ""
-        same = host == hosts[self.answered] or host not in hosts
-        return replace(self, location=location, answered=self.answered if same else hosts.index(host))
+        keeps_login = host == hosts[self.answered] or host not in hosts
+        return replace(self, location=location, answered=self.answered if keeps_login else hosts.index(host))
 
 
 def find(options: BrokerOptions, timeout_s: float | None = None) -> Endpoint:
-    """Waits for a broker to answer, `brokerTimeout` if no other time is given."""
+    """Wait for a broker to answer, `brokerTimeout` if no other timeout is given, and return its endpoint."""
     wait_s = options.broker_timeout_s if timeout_s is None else timeout_s
     deadline_s = time.monotonic() + wait_s
     while True:
-        found = _ask(options, max(deadline_s - time.monotonic(), _LOOK_AGAIN_S))
-        if found is not None and (found.is_leveret or found.product != _LEVERET):
-            return found
+        endpoint = _ask(options, max(deadline_s - time.monotonic(), _LOOK_AGAIN_S))
+        if endpoint is not None and (endpoint.is_leveret or endpoint.product != _LEVERET):
+            return endpoint
         if time.monotonic() + _LOOK_AGAIN_S >= deadline_s:
-            if found is None:
-                raise BrokerAway(f"the broker at {options.where} has hung up")
+            if endpoint is None:
+                raise BrokerAway(f"the broker at {options.where} has closed the connection at once")
             raise BrokerAway(
                 f"the Leveret at {options.where} offered no Flight endpoint for {wait_s:g} s",
                 hint="start it with a Flight port; Spark reads and writes it there",
@@ -71,8 +72,9 @@ def find(options: BrokerOptions, timeout_s: float | None = None) -> Endpoint:
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint | None:
-    """None if it hung up at once: it may be back soon."""
+@contextmanager
+def connected(options: BrokerOptions, timeout_s: float) -> Iterator[BlockingConnection]:
+    """Wait for a broker and yield a connection that closes at the end of the block."""
     connection = BlockingConnection(*options.amqp_urls, tls=options.ssl_context(), name="leveret.spark")
     try:
         connection.open(timeout_s)
@@ -83,6 +85,14 @@ def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint | None:
         hint = "check that it runs, the option url, and brokerTimeout"
         raise BrokerAway(f"no broker answered at {options.where}: {error.sentence}", hint=hint) from None
     try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint | None:
+    """Return the endpoint of the broker that answers; None if it closed the connection at once."""
+    with connected(options, timeout_s) as connection:
         session = connection.connection.session
         if session is None:
             return None
@@ -90,14 +100,12 @@ def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint | None:
         location = _location(session.server, session.endpoint.host)
         if session.endpoint.tls and location and not (location.startswith("grpc+tls") or options.flight_url):
             raise BrokerRefused(
-                f"the broker at {options.where} takes Flight calls without TLS, and url is one with TLS",
+                f"the broker at {options.where} takes Flight calls without TLS, but option url has TLS",
                 code=403,
-                hint="serve with --tls-cert and --tls-key; or say flightUrl, where the way there is safe",
+                hint="serve with --tls-cert and --tls-key; or set flightUrl if the network is safe",
             )
         answered = _urls(options).index(session.endpoint)
         return Endpoint(options, product, location and (options.flight_url or location), answered)
-    finally:
-        connection.close()
 
 
 def _urls(options: BrokerOptions) -> list[AmqpEndpoint]:

@@ -1,16 +1,16 @@
-"""What can go wrong between Spark and the broker, each as one sentence that says what to do.
+"""Errors between Spark and the broker, each with one sentence and a hint what to do.
 
     SparkSideError             `.sentence`: what happened; `.hint`: what to do
     ├─ BadOption               an option is unknown, missing, or does not fit the others
-    ├─ BadSchema               columns that are asked for, or written, are not the ones there are
+    ├─ BadSchema               the columns to read or write do not fit
     ├─ WrongCheckpoint         the checkpoint belongs to another queue, cursor or broker
     ├─ BrokerAway              no broker answered in `brokerTimeout`
-    ├─ BrokerRefused           it answered, and refused: `.code`, `.kind` as they came
-    ├─ DataLost                messages that were planned are not there any more
+    ├─ BrokerRefused           the broker refused; `.code` and `.kind` are the broker's
+    ├─ DataLost                planned messages are not in the broker any more
     └─ NoJava                  Spark's Java is missing or too old
 
-Spark shows the text of an exception and nothing else of it, so the text is the whole message. The rule:
-no text holds a password, or a URL with one.
+Spark shows only the text of an exception, so the text holds sentence and hint. The rule: no text holds a
+password, or a URL with one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class SparkSideError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors of executors travel pickled."""
-        return _again, (type(self), self.__dict__)
+        """Pickle the error with its attributes; Spark sends errors from executors to the driver."""
+        return _unpickled, (type(self), self.__dict__)
 
 
 class BadOption(SparkSideError):
@@ -42,7 +42,7 @@ class WrongCheckpoint(SparkSideError):
 
 
 class BrokerAway(SparkSideError):
-    """It did not answer, or could not do now what it may be asked again."""
+    """The broker did not answer, or is busy; the request may be sent again."""
 
 
 class BrokerRefused(SparkSideError):
@@ -60,7 +60,7 @@ class NoJava(SparkSideError):
     pass
 
 
-def _again(kind: type[SparkSideError], state: dict[str, object]) -> SparkSideError:
+def _unpickled(kind: type[SparkSideError], state: dict[str, object]) -> SparkSideError:
     error = kind.__new__(kind)
     hint = state["hint"]
     error.args = (f"{state['sentence']} ({hint})" if hint else state["sentence"],)

@@ -1,9 +1,8 @@
-"""Calls to the broker's Flight endpoint: asked again while the broker is away, explained when it refuses.
+"""Calls to the broker's Flight endpoint: repeated while the broker is away, explained when it refuses.
 
-Every request may be sent twice (see `flight.actions`), so whatever was lost on the way is simply sent again,
-until `brokerTimeout` is over. A read goes on after the last message that came. The endpoint is looked for
-anew between tries: a broker that comes back may take Flight calls on another port. What an answer means is
-left to the callers.
+Every request may be sent twice (see `flight.actions`), so a lost request is sent again until `brokerTimeout`.
+A read continues behind the last message that came. The endpoint is looked up before each new try, because a
+broker that comes back may have another Flight port. Callers decide what an answer means.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from leveret.spark import ranges
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 
-_A = TypeVar("_A", bound=actions.Answer)
+AnswerT = TypeVar("AnswerT", bound=actions.Answer)
 
 _AWAY: Final = (
     flight.FlightUnavailableError,
@@ -42,7 +41,7 @@ _LIVENESS: Final = [
     ("grpc.enable_retries", 0),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
-"""A connection that was cut without a word is noticed; trying again is done here."""
+"""Keepalives show that a connection was cut silently; gRPC's own retries are off, since `Calls` retries."""
 
 
 class Calls:
@@ -68,8 +67,8 @@ class Calls:
         if client is not None:
             client.close()
 
-    def ask(self, request: actions.Request, kind: type[_A]) -> _A:
-        """The answer, which is of this kind; `BrokerRefused` when it is no."""
+    def ask(self, request: actions.Request, kind: type[AnswerT]) -> AnswerT:
+        """Return the answer, which must be of this kind; raise `BrokerRefused` if the broker refuses."""
         action = flight.Action(actions.ACTION, actions.encode(request))
         patience = _Patience(self._endpoint)
         while True:
@@ -84,16 +83,19 @@ class Calls:
             raise refusal(answer)
         if not isinstance(answer, kind):
             name = type(answer).__name__
-            raise SparkSideError(f"the broker answered {type(request).__name__} with {name}: no such answer")
+            raise SparkSideError(
+                f"the broker answered {type(request).__name__} with {name}, not {kind.__name__}",
+                hint="use one version of Leveret for Spark and broker",
+            )
         return answer
 
     def read(self, ticket: tickets.ReadTicket) -> Iterator[pa.RecordBatch]:
-        """Batches of messages, offsets ascending, each once however often the connection is cut."""
+        """Yield batches of messages, offsets ascending, each message once, also across lost connections."""
         patience = _Patience(self._endpoint)
         while True:
             try:
-                name = flight.Ticket(tickets.encode(ticket))
-                for chunk in self._connected().do_get(name, self._call_options()):
+                encoded = flight.Ticket(tickets.encode(ticket))
+                for chunk in self._connected().do_get(encoded, self._call_options()):
                     batch = chunk.data
                     if batch.num_rows:
                         last = batch.column(0)[-1].as_py()
@@ -107,23 +109,20 @@ class Calls:
                 return
 
     def piece(self, ticket: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
-        """What a piece of a picture tells; not tried again in here: the task that fails is, by Spark."""
-        named = flight.Ticket(tickets.encode(ticket))
+        """Yield the batches of one piece of a store snapshot; if the call fails, Spark retries the task."""
+        encoded = flight.Ticket(tickets.encode(ticket))
         try:
-            for chunk in self._connected().do_get(named, self._call_options()):
+            for chunk in self._connected().do_get(encoded, self._call_options()):
                 yield chunk.data
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise _explained(error, self._endpoint) from None
 
     def stage(self, descriptor: tickets.StageDescriptor, batches: Iterable[pa.RecordBatch]) -> int:
-        """Writes batches of `schemas.WRITE` and waits until all are staged; how many rows that were.
-
-        It is not tried again in here: batches come once. The task that fails is, by Spark.
-        """
+        """Stage batches of `schemas.WRITE`, which can be read once only, and return the number of rows."""
         count = 0
         try:
-            named = flight.FlightDescriptor.for_command(tickets.encode(descriptor))
-            writer, answers = self._connected().do_put(named, schemas.WRITE, self._call_options())
+            encoded = flight.FlightDescriptor.for_command(tickets.encode(descriptor))
+            writer, answers = self._connected().do_put(encoded, schemas.WRITE, self._call_options())
             with writer:
                 for batch in batches:
                     writer.write_batch(batch)
@@ -163,7 +162,7 @@ class Calls:
 
 
 class _Patience:
-    """How long a broker that is away is waited for: with pauses that grow, until its time is over."""
+    """Waits for a broker that is away, with growing pauses, until `brokerTimeout`."""
 
     def __init__(self, endpoint: Endpoint, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint = endpoint
@@ -172,7 +171,7 @@ class _Patience:
         self._pause_s = _FIRST_PAUSE_S
 
     def wait(self) -> bool:
-        """False when it has been long enough; the time counts from the first failure."""
+        """Pause and return True; return False if `brokerTimeout` has passed since the first failure."""
         now_s = self._clock()
         if self._deadline_s is None:
             self._deadline_s = now_s + self._endpoint.options.broker_timeout_s
@@ -183,7 +182,7 @@ class _Patience:
         return True
 
     def find_again(self) -> Endpoint | None:
-        """Where the broker is now; None while it does not answer, or does not take Flight calls yet."""
+        """Return the broker's present endpoint; None if it does not answer or has no Flight endpoint yet."""
         try:
             return find(self._endpoint.options, timeout_s=_LONGEST_PAUSE_S)
         except BrokerAway:
@@ -191,29 +190,29 @@ class _Patience:
 
 
 def refusal(refused: actions.Refused) -> SparkSideError:
-    """For a broker that stays busy, as if it stayed away: what is tried again then, is."""
+    """Return a refusal as an error. A busy broker counts as away, so callers try again."""
     if _is_busy(refused):
         return BrokerAway(refused.text, hint=refused.hint)
     return BrokerRefused(refused.text, code=refused.code, kind=refused.kind, hint=refused.hint)
 
 
 def _is_busy(answer: actions.Answer | None) -> TypeGuard[actions.Refused]:
-    """Whether the broker can't write now: its disk may be full, which somebody will mend."""
+    """Return whether the broker can't write for the time being, for example because its disk is full."""
     return isinstance(answer, actions.Refused) and answer.kind == "busy"
 
 
 def _is_not_trusted(error: Exception) -> bool:
-    """Waiting would not help; gRPC has no other word for it."""
+    """Return whether TLS refused the certificate, which gRPC reports like a broker that is away."""
     return isinstance(error, _AWAY) and "certificate verify failed" in str(error).lower().replace("_", " ")
 
 
 def _refused(error: Exception) -> actions.Refused | None:
-    """What the broker itself said, if the error came from it."""
-    said = getattr(error, "extra_info", None)
-    if not said:
+    """Return the broker's refusal that the error carries; None if the error has another origin."""
+    encoded = getattr(error, "extra_info", None)
+    if not encoded:
         return None
     try:
-        answer = actions.decode_answer(said)
+        answer = actions.decode_answer(encoded)
     except msgspec.DecodeError:
         return None
     return answer if isinstance(answer, actions.Refused) else None
@@ -231,7 +230,7 @@ def _explained(error: Exception, endpoint: Endpoint) -> SparkSideError:
         return BrokerRefused(
             f"the certificate of the Flight endpoint of {where} is not trusted",
             code=403,
-            hint="name the file of who has signed it with option tlsCaFile, on driver and executors",
+            hint="set option tlsCaFile to the certificate of its issuer, on driver and executors",
         )
     if isinstance(error, _AWAY):
         waited_s = endpoint.options.broker_timeout_s

@@ -1,4 +1,4 @@
-"""Which Python Spark runs. Left alone it is `python3` of the PATH: often not the one with Leveret in it."""
+"""Which Python Spark runs: by default `python3` of the PATH, where Leveret is often not installed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NAMES_OF_MASTERS = (
     "SPARK_HOME",
     "SPARK_REMOTE",
 )
-"""Where a master may come from when the program names none: `spark-submit`, its arguments, its settings."""
+"""Variables that may name a master if the program names none: from `spark-submit` and Spark's settings."""
 
 
 def use_this_python(master: str) -> None:
-    """Spark on this machine runs the program's own Python, unless the environment names another."""
-    if _is_here(master):
+    """Make Spark on this machine run the program's own Python, unless the environment names another."""
+    if _is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def _is_here(master: str) -> bool:
-    """Nobody has named one: then Spark runs on this machine."""
+def _is_local(master: str) -> bool:
+    """Return whether Spark runs on this machine, as it does without any master."""
     return master.startswith("local") or not (master or any(map(os.environ.get, _NAMES_OF_MASTERS)))

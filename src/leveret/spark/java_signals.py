@@ -1,9 +1,9 @@
-"""Java that is started here outlives a SIGTERM to the process group, as it outlives a Ctrl-C.
+"""Lets the driver's Java survive a SIGTERM to the process group, as it survives a Ctrl-C.
 
 Service managers, containers and shells send SIGTERM to all processes of a group. The driver then stops its
-query, and needs Java for that. PySpark lets Java ignore SIGINT and not SIGTERM. A signal that is ignored when
-Java is started stays ignored, in Java and in what Java starts. Java ends when the driver does: its input is
-closed then.
+query and needs Java for that. PySpark lets Java ignore SIGINT, but not SIGTERM. A signal that is ignored when
+Java starts stays ignored, in Java and in its child processes. Java ends with the driver, because its standard
+input is closed then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 
 class _Shield:
-    """Whether children that are forked now are to ignore SIGTERM. A fork hook can't be taken back."""
+    """Makes forked child processes ignore SIGTERM while it is up; its fork hook can't be removed."""
 
     def __init__(self) -> None:
         self.is_up = False
@@ -38,7 +38,7 @@ _shield = _Shield()
 
 @contextmanager
 def from_sigterm() -> Iterator[None]:
-    """Let Java ignore SIGTERM if it is started meanwhile; for the main thread of a command."""
+    """Let Java ignore SIGTERM if it starts in this block; for the main thread of a command."""
     if sys.platform == "win32":
         yield
         return

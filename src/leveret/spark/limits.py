@@ -1,4 +1,4 @@
-"""How large a batch may be: Spark's limits, and those of the options."""
+"""The largest size of a batch: what Spark asks for, and what the options of the source say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.spark.options import SourceOptions
 
 
 def default_limit(options: SourceOptions) -> ReadLimit:
-    """What Spark is told; it knows of one limit."""
+    """Return the limit for Spark to use. Spark knows one limit only, so messages win over bytes."""
     if options.max_messages is not None:
         return ReadMaxRows(options.max_messages)
     if options.max_bytes is not None:
@@ -17,10 +17,13 @@ def default_limit(options: SourceOptions) -> ReadLimit:
 
 
 def most(limit: ReadLimit, options: SourceOptions) -> tuple[int | None, int | None]:
-    """Messages and bytes; with both options given Spark hands over the first, and the second goes along."""
+    """Return the limits in messages and in bytes; None is no limit.
+
+    With both options set, Spark hands over the limit in messages; the limit in bytes is added here.
+    """
     if isinstance(limit, ReadMaxRows):
-        ours = limit == default_limit(options)
-        return limit.max_rows, options.max_bytes if ours else None
+        is_ours = limit == default_limit(options)
+        return limit.max_rows, options.max_bytes if is_ours else None
     if isinstance(limit, ReadMaxBytes):
         return None, limit.max_bytes
     return None, None

@@ -1,9 +1,9 @@
-"""Rows of a DataFrame as messages: what the columns mean, and what they may hold.
+"""Rows of a DataFrame as messages: what the columns mean, and which values they may hold.
 
-`check` judges a schema on the driver, before anything runs; `Rows.of` takes the values of a batch on an
-executor and judges those, `to_wire` what a row's properties come to together. Their bytes are left to
-`contents`, sending them to `sink` and `published`. The rule: everything is done to whole columns; what Python
-does for a single row would be paid a million times a second.
+`check` checks a schema on the driver, before anything runs. `Rows.of` checks the values of a batch on an
+executor, and `to_wire` checks the size of a row's properties together. `content_headers` makes the bytes;
+`sink` and `publishing_sink` send them. The rule: every step works on whole columns, because a step for each
+row in Python would run a million times a second.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ _SHORT_BYTES_MAX: Final = 255
 _EXPIRATION_MS_MAX: Final = 315_360_000_000
 """Ten years: RabbitMQ takes no more, and neither does Leveret."""
 _HEADER_BYTES_MAX: Final = 131_072 - 8
-"""A content header is one frame, whatever is in it, and this is what those of clients hold unless told."""
+"""Largest content header: it is sent in one frame, and this is the frame size of clients by default."""
 _PROPERTIES: Final = "properties"
 _TEXTS: Final = tuple(
     name for name in FLAGS if name not in ("headers", "delivery_mode", "priority", "timestamp", "expiration")
 )
 _NOT_IN_THE_MAP: Final = ("headers", "timestamp")
 _LEFT_BEHIND: Final = "user_id"
-"""Of the map: only the user who is named by it may send it, and a copy is sent by somebody else."""
+"""Key of the map that is left out: a broker accepts it only from that user, but the sink has its own user."""
 _SHOWN_CHARACTERS: Final = 60
 _SLICE_BYTES: Final = 8 << 20
 _ROW_BYTES: Final = 2 << 10
-"""What a row counts for besides its body: no slice has more than 4,096 rows."""
+"""Size that a row counts for besides its body, so no slice has more than 4,096 rows."""
 
 
 class BadValue(SparkSideError):
-    """A row can't be sent: the column and the value are named."""
+    """A row can't be sent; the sentence names the column and the value."""
 
 
-def _is_text_map(found: DataType) -> bool:
+def _is_text_map(kind: DataType) -> bool:
     return (
-        isinstance(found, MapType)
-        and isinstance(found.keyType, StringType)
-        and isinstance(found.valueType, StringType | NullType)
+        isinstance(kind, MapType)
+        and isinstance(kind.keyType, StringType)
+        and isinstance(kind.valueType, StringType | NullType)
     )
 
 
 def _is(*types: type[DataType]) -> Callable[[DataType], bool]:
-    return lambda found: isinstance(found, types)
+    return lambda kind: isinstance(kind, types)
 
 
 _TEXT: Final = ("string", _is(StringType))
@@ -83,27 +83,27 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
     "headers": _TEXT_MAP,
     _PROPERTIES: _TEXT_MAP,
 }
-"""What each column may be, in words and as a question."""
+"""The type of each column: its name for error messages, and a function that accepts it."""
 _IGNORED: Final = frozenset(
     ("queue", "partition", "offset", "enqueued_at", "redelivered", "delivery_count", "raw")
 )
-"""Columns of the source that say nothing about a message that is to be sent."""
+"""Columns of the source that are not part of a message to be sent."""
 
 
 def check(schema: StructType, options: SinkOptions) -> None:
-    """`BadSchema` or `BadOption` if these columns make no messages."""
-    found: dict[str, str] = {}
+    """Raise `BadSchema` or `BadOption` if these columns make no messages."""
+    names_by_lower: dict[str, str] = {}
     for field in schema.fields:
         name = field.name.lower()
-        if name in found:
+        if name in names_by_lower:
             raise BadSchema(
-                f"columns '{found[name]}' and '{field.name}' differ by case only: which one is meant?",
+                f"columns '{names_by_lower[name]}' and '{field.name}' differ by case only",
                 hint="rename or drop one of them",
             )
-        found[name] = field.name
+        names_by_lower[name] = field.name
         _check_column(field.name, field.dataType)
-    if "body" not in found:
-        names = ", ".join(found.values()) or "none"
+    if "body" not in names_by_lower:
+        names = ", ".join(names_by_lower.values()) or "none"
         raise BadSchema(
             f"there is no column 'body'; the columns are: {names}",
             hint="name it: df.selectExpr('to_json(struct(*)) AS body')",
@@ -112,41 +112,42 @@ def check(schema: StructType, options: SinkOptions) -> None:
         size_bytes = len((text or "").encode())
         if size_bytes > _SHORT_BYTES_MAX:
             raise BadOption(f"option {option} has {size_bytes} bytes; AMQP has room for {_SHORT_BYTES_MAX}")
-    if not (found.keys() & {"exchange", "routing_key"} or options.exchange or options.routing_key):
+    has_address = names_by_lower.keys() & {"exchange", "routing_key"}
+    if not (has_address or options.exchange or options.routing_key):
         raise BadSchema(
-            "nothing says where the messages go: there is neither a column 'routing_key' or 'exchange' nor "
-            "an option routingKey or exchange",
+            "the messages have no address: there is neither a column 'routing_key' or 'exchange' nor an "
+            "option routingKey or exchange",
             hint="to fill one queue, give its name as option routingKey",
         )
 
 
-def _check_column(name: str, found: DataType) -> None:
-    known = name.lower()
-    if known in _IGNORED:
+def _check_column(name: str, kind: DataType) -> None:
+    lowered = name.lower()
+    if lowered in _IGNORED:
         return
-    if known not in _COLUMNS:
-        near = get_close_matches(known, _COLUMNS, n=1)
-        meant = f"is '{near[0]}' meant?" if near else f"known are {', '.join(_COLUMNS)}"
-        raise BadSchema(f"column '{name}' means nothing for a message: {meant}", hint="rename or drop it")
-    wanted, fits = _COLUMNS[known]
-    if not fits(found) and not (isinstance(found, NullType) and known != "body"):
-        hint = "make it a string: to_json(body)" if known == "body" else "cast it"
-        raise BadSchema(f"column '{name}' is {found.simpleString()}, but must be {wanted}", hint=hint)
+    if lowered not in _COLUMNS:
+        near = get_close_matches(lowered, _COLUMNS, n=1)
+        advice = f"is '{near[0]}' meant?" if near else f"known are {', '.join(_COLUMNS)}"
+        raise BadSchema(f"column '{name}' means nothing for a message: {advice}", hint="rename or drop it")
+    wanted, fits = _COLUMNS[lowered]
+    if not fits(kind) and not (isinstance(kind, NullType) and lowered != "body"):
+        hint = "make it a string: to_json(body)" if lowered == "body" else "cast it"
+        raise BadSchema(f"column '{name}' is {kind.simpleString()}, but must be {wanted}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Messages, column by column, checked. Properties that no row has are not in there."""
+    """Checked messages, column by column, without properties that no row has."""
 
     exchange: pa.BinaryArray
     routing_key: pa.BinaryArray
     body: pa.BinaryArray
     properties: Mapping[str, pa.Array]
-    """By name, in AMQP's order: binary; uint8 for octets; uint64 seconds; a map for headers."""
+    """Columns by name, in AMQP's order: binary; uint8 for octets; uint64 for seconds; a map for headers."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, options: SinkOptions) -> Rows:
-        """The messages of a batch whose schema was checked; `BadValue` if one can't be sent."""
+        """Return the messages of a batch whose schema was checked; raise `BadValue` if one can't be sent."""
         columns = _columns(batch)
         count = batch.num_rows
         return cls(
@@ -160,15 +161,16 @@ class Rows:
         return len(self.body)
 
     def to_wire(self) -> pa.RecordBatch:
-        """The batch that a Flight write takes; `BadValue` if a row's properties are more than a frame."""
+        """Return the batch for a Flight write; raise `BadValue` if a row's properties exceed a frame."""
         headers = content_headers(self.body, self.properties)
-        if "headers" in self.properties:  # without them there are 3 kB at most
+        # Without the headers table a content header has 3 kB at most.
+        if "headers" in self.properties:
             _check_frames(headers, self.properties["headers"])
         return pa.record_batch([self.exchange, self.routing_key, headers, self.body], schema=WRITE)
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces that are sent one by one; none has more than 8 MiB and one row."""
+    """Yield the batch in pieces to be sent one by one; a piece is larger than 8 MiB by one row at most."""
     sizes = numbers(pc.binary_length(_columns(batch)["body"])).astype(np.int64) + _ROW_BYTES
     piece = (np.cumsum(sizes) - sizes) // _SLICE_BYTES
     bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), batch.num_rows]
@@ -178,15 +180,13 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """By their names in lower case, without those of no type."""
-    found = zip(batch.schema.names, batch.columns, strict=True)
-    return {name.lower(): column for name, column in found if not pa.types.is_null(column.type)}
+    """Return the columns by their names in lower case, without columns of the null type."""
+    pairs = zip(batch.schema.names, batch.columns, strict=True)
+    return {name.lower(): column for name, column in pairs if not pa.types.is_null(column.type)}
 
 
-def _address(
-    name: str, columns: Mapping[str, pa.Array], otherwise: str | None, *, count: int
-) -> pa.BinaryArray:
-    default = (otherwise or "").encode()
+def _address(name: str, columns: Mapping[str, pa.Array], option: str | None, *, count: int) -> pa.BinaryArray:
+    default = (option or "").encode()
     if name not in columns:
         return pa.repeat(pa.scalar(default, pa.binary()), count)
     return _short(name, columns[name]).fill_null(default)
@@ -202,32 +202,32 @@ def _body(column: pa.Array) -> pa.BinaryArray:
 
 
 def _properties(columns: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
-    given = _of_map(columns[_PROPERTIES]) if _PROPERTIES in columns else {}
-    found: dict[str, pa.Array] = {}
+    in_map = _of_map(columns[_PROPERTIES]) if _PROPERTIES in columns else {}
+    properties: dict[str, pa.Array] = {}
     for name in FLAGS:
         if name == "headers":
             values = _headers_table(columns.get(name))
         elif name == "timestamp":
             values = _seconds(columns.get(name))
         elif name in ("delivery_mode", "priority"):
-            values = _octets(name, columns.get(name), given.get(name), count=count)
+            values = _octets(name, columns.get(name), in_map.get(name), count=count)
         else:
-            values = _text(name, columns.get(name), given.get(name))
+            values = _text(name, columns.get(name), in_map.get(name))
         if values is not None and values.null_count < count:
-            found[name] = values
-    return found
+            properties[name] = values
+    return properties
 
 
 def _of_map(column: pa.MapArray) -> dict[str, pa.Array]:
-    """The columns in the map `properties`: one for each key that is in use.
+    """Return the map `properties` as columns, one for each key that is in use.
 
-    `pc.map_lookup` would do it too: 8 ms for two keys of 10,000 rows; this takes 1.1 ms.
+    For two keys of 10,000 rows this takes 1.1 ms, `pc.map_lookup` 8 ms.
     """
     keys, items, starts = entries(column)
     encoded = keys.dictionary_encode()
     codes = numbers(encoded.indices)
     owners = np.repeat(np.arange(len(column)), np.diff(starts))
-    found = {}
+    by_key = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         if name not in FLAGS or name in _NOT_IN_THE_MAP:
             allowed = [known for known in FLAGS if known not in _NOT_IN_THE_MAP]
@@ -237,16 +237,16 @@ def _of_map(column: pa.MapArray) -> dict[str, pa.Array]:
             used = np.flatnonzero(codes == code)
             places = np.full(len(column), -1)
             places[owners[used]] = used
-            found[name] = items.take(pa.array(places, mask=(places < 0) | ~present(column)))
-    return found
+            by_key[name] = items.take(pa.array(places, mask=(places < 0) | ~present(column)))
+    return by_key
 
 
-def _text(name: str, column: pa.Array | None, given: pa.Array | None) -> pa.BinaryArray | None:
-    """A short string: of the column where that has one, else of the map."""
-    found = [values.cast(pa.string()) for values in (column, given) if values is not None]
-    if not found:
+def _text(name: str, column: pa.Array | None, in_map: pa.Array | None) -> pa.BinaryArray | None:
+    """Return short strings, from the column where it has one, else from the map."""
+    sources = [values.cast(pa.string()) for values in (column, in_map) if values is not None]
+    if not sources:
         return None
-    texts = pc.coalesce(*found)
+    texts = pc.coalesce(*sources)
     if name == "expiration":
         _check_expiration(texts)
     return _short(name, texts)
@@ -267,26 +267,26 @@ def _check_expiration(texts: pa.StringArray) -> None:
 
 
 def _octets(
-    name: str, column: pa.Array | None, given: pa.Array | None, *, count: int
+    name: str, column: pa.Array | None, in_map: pa.Array | None, *, count: int
 ) -> pa.UInt8Array | None:
-    """A number of one byte; messages are persistent unless something says otherwise."""
+    """Return numbers of one byte; messages are persistent by default."""
     lowest, highest = (1, _PERSISTENT) if name == "delivery_mode" else (0, 255)
     wanted = f"it is a number from {lowest} to {highest}"
-    found = [column.cast(pa.int64())] if column is not None else []
-    if given is not None:
-        _refuse(name, given, pc.invert(pc.match_substring_regex(given, r"^[0-9]{1,3}$")), wanted)
-        found.append(given.cast(pa.int64()))
+    sources = [column.cast(pa.int64())] if column is not None else []
+    if in_map is not None:
+        _refuse(name, in_map, pc.invert(pc.match_substring_regex(in_map, r"^[0-9]{1,3}$")), wanted)
+        sources.append(in_map.cast(pa.int64()))
     if name == "delivery_mode":
-        found.append(pa.repeat(pa.scalar(_PERSISTENT, pa.int64()), count))
-    if not found:
+        sources.append(pa.repeat(pa.scalar(_PERSISTENT, pa.int64()), count))
+    if not sources:
         return None
-    values = pc.coalesce(*found)
+    values = pc.coalesce(*sources)
     _refuse(name, values, pc.or_(pc.less(values, lowest), pc.greater(values, highest)), wanted)
     return values.cast(pa.uint8())
 
 
 def _seconds(column: pa.TimestampArray | None) -> pa.UInt64Array | None:
-    """AMQP's timestamps are whole seconds since 1970: in UTC, as Arrow does not know all zones of Spark."""
+    """Return whole seconds since 1970, calculated in UTC: Arrow does not know all of Spark's time zones."""
     if column is None:
         return None
     instants = column.cast(pa.timestamp("us", "UTC"))
@@ -296,7 +296,7 @@ def _seconds(column: pa.TimestampArray | None) -> pa.UInt64Array | None:
 
 
 def _headers_table(column: pa.MapArray | None) -> pa.MapArray | None:
-    """Maps with entries; an empty one is as good as none."""
+    """Return the maps, with null for empty ones."""
     if column is None:
         return None
     keys, _, starts = entries(column)
@@ -306,7 +306,7 @@ def _headers_table(column: pa.MapArray | None) -> pa.MapArray | None:
 
 
 def _check_frames(headers: pa.BinaryArray, tables: pa.MapArray) -> None:
-    """What does not fit into a frame could be stored, but never be delivered."""
+    """Raise `BadValue` for a header larger than a frame: it could be stored, but never delivered."""
     sizes = pc.binary_length(headers)
     first = pc.index(pc.greater(sizes, _HEADER_BYTES_MAX), True).as_py()
     if first >= 0:
@@ -315,13 +315,13 @@ def _check_frames(headers: pa.BinaryArray, tables: pa.MapArray) -> None:
 
 
 def too_large(headers: Any, reason: str) -> BadValue:
-    """For headers of a row that are more than a frame."""
+    """Return the error for a row whose headers do not fit into a frame."""
     sentence = f"column 'headers' has the value {_shown(headers)}: {reason}"
     return BadValue(sentence, hint="what is large belongs into the body")
 
 
 def _refuse(name: str, values: pa.Array, bad: pa.BooleanArray, wanted: str) -> None:
-    """`BadValue` for the first of the values that is bad; null is not."""
+    """Raise `BadValue` with the first bad value, if there is one; null in `bad` is not bad."""
     first = pc.index(bad, True).as_py()
     if first >= 0:
         raise BadValue(f"column '{name}' has the value {_shown(values[first].as_py())}: {wanted}")

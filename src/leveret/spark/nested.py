@@ -1,7 +1,7 @@
-"""Tables, arrays and decimals inside AMQP headers, as JSON: what `properties` does not read by columns.
+"""Tables, arrays and decimals inside AMQP headers, as JSON; `property_columns` reads the other types.
 
-Takes the content of one value (section 4.2.5.5, RabbitMQ's errata), which may come from anywhere: whatever
-the bytes are, the answer is JSON text, or None for what can't be read or is nested deeper than anybody means.
+Takes the content of one value (section 4.2.5.5, RabbitMQ's errata) from any publisher. The result is JSON
+text, or None if the bytes can't be read or are nested deeper than `_DEPTH_MAX`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Unreadable(Exception):
 
 
 def as_json(kind: str, content: bytes) -> str | None:
-    """`as_json("A", b"t\\1V")` is `[true,null]`; decimals are their digits."""
+    """Return a value as JSON: `as_json("A", b"t\\1V")` is `[true,null]`. Decimals are their digits."""
     try:
         value = _content(kind, content, 0)
     except (_Unreadable, cut_off, IndexError):
@@ -61,27 +61,27 @@ def _content(kind: str, content: bytes, depth: int) -> Any:
 
 
 def _table(content: bytes, depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     position = 0
     while position < len(content):
         stop = position + 1 + content[position]
         key = content[position + 1 : stop].decode("utf-8", "replace")
         value, position = _value(content, stop, depth)
-        found.setdefault(key, value)
-    return found
+        table.setdefault(key, value)
+    return table
 
 
 def _array(content: bytes, depth: int) -> list[Any]:
-    found = []
+    values = []
     position = 0
     while position < len(content):
         value, position = _value(content, position, depth)
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def _value(content: bytes, position: int, depth: int) -> tuple[Any, int]:
-    """The value whose type is at `position`, and where it ends."""
+    """Return the value whose type is at `position`, and the position behind it."""
     kind = chr(content[position])
     start = position + 1
     if kind in "SxAF":

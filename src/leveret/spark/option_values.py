@@ -1,7 +1,7 @@
-"""What the strings of options mean: numbers, sizes, times, positions.
+"""Parsers for the strings of options: numbers, sizes, times, positions.
 
-Each function makes a value of a string, or raises `ValueError` with the end of a sentence that begins with
-the option and what it was given: "is not a size: ...". Which option is of which kind, `options` says.
+Each function returns the value of a string, or raises `ValueError` with the end of a sentence that begins
+with option and string: "is not a size: ...". `options` assigns a parser to each option.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 DAY_S: Final = 86_400.0
 Position = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
-"""A mapping has offsets by stream; those that it does not name are read from their beginning."""
+"""A mapping has offsets by stream; streams that it does not name are read from their beginning."""
 
 
 def text(value: str) -> str:
@@ -48,10 +48,10 @@ def offset(value: str) -> int:
 
 
 def size(value: str) -> int:
-    found = re.fullmatch(r"([0-9]+)\s*([kmg]?)i?b?", value.strip().lower())
-    if found is None or int(found[1]) < 1:
+    match = re.fullmatch(r"([0-9]+)\s*([kmg]?)i?b?", value.strip().lower())
+    if match is None or int(match[1]) < 1:
         raise ValueError("is not a size: 1048576, 512k, 64m or 1g")
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
 
 
 _UNITS_S: Final = {
@@ -64,26 +64,22 @@ _UNITS_S: Final = {
 
 
 def duration(value: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
-    unit = found[2] if found else "?"
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
+    unit = match[2] if match else "?"
     if unit not in ("", "ms", "s"):
         unit = unit.removesuffix("s")
-    if found is None or (unit and unit not in _UNITS_S) or not float(found[1]):
+    if match is None or (unit and unit not in _UNITS_S) or not float(match[1]):
         raise ValueError("is not a duration: '30 minutes', '24h', '90s', or seconds")
-    return float(found[1]) * _UNITS_S.get(unit, 1.0)
+    return float(match[1]) * _UNITS_S.get(unit, 1.0)
 
 
-def instant(value: str) -> datetime:
+def instant(value: str, *, error: str = "is not an ISO timestamp: 2026-01-31T12:00:00Z") -> datetime:
     try:
-        found = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError("is not an ISO timestamp: 2026-01-31T12:00:00Z") from None
-    return _in_utc(found)
-
-
-def _in_utc(found: datetime) -> datetime:
+        raise ValueError(error) from None
     try:
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
         raise ValueError("is not in the years 1 to 9999 of UTC") from None
 
@@ -97,21 +93,17 @@ def position(value: str) -> Position:
         return int(value)
     if value.lstrip().startswith("{"):
         return offsets(value)
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError("is not earliest, latest, an offset or an ISO timestamp") from None
-    return _in_utc(found)
+    return instant(value, error="is not earliest, latest, an offset or an ISO timestamp")
 
 
 def offsets(value: str) -> Mapping[str, int]:
     try:
-        found = json.loads(value)
+        by_stream = json.loads(value)
     except ValueError:
-        found = {}
-    if not found or not all(type(offset) is int and offset >= 0 for offset in found.values()):
+        by_stream = {}
+    if not by_stream or not all(type(offset) is int and offset >= 0 for offset in by_stream.values()):
         raise ValueError('is not an offset for each stream: {"orders-0": 17, "orders-1": 5}')
-    return dict(found)
+    return dict(by_stream)
 
 
 def flight_url(value: str) -> str:

@@ -1,8 +1,8 @@
 """The options of source and sink: read once from Spark's strings, checked before anything runs.
 
-Owns their names, their types, and which of them go together; what they make a reader or writer do is in
-the files of those. Spark hands options over without regard to case. The rule: whatever prints options
-(`repr`, errors) shows no password and no URL with user info.
+Owns the names and types of options, and which of them go together; readers and writers act on them. Spark
+ignores the case of names. The rule: text made of options (`repr`, errors) shows no password and no URL with
+user info.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AckMode = Literal["commit", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BrokerOptions:
-    """Where the broker is and as whom to log in: what source and sink have in common."""
+    """Options of both source and sink: where the broker is, and the login."""
 
     url: str = URL
     """One AMQP URL, or several with commas between them: the first that answers is used."""
@@ -41,7 +41,7 @@ class BrokerOptions:
     password: str | None = None
     tls_ca_file: str | None = None
     flight_url: str | None = None
-    """Where Flight is reached, if not where the broker says: behind a mapped port."""
+    """Address of the Flight endpoint if it is not the one the broker tells, for example a mapped port."""
     broker_timeout_s: float = 60.0
 
     def __repr__(self) -> str:
@@ -49,14 +49,15 @@ class BrokerOptions:
         shown["url"] = self.where
         if self.password is not None:
             shown["password"] = _HIDDEN
-        if shown.get("spool_location") is not None:  # only the source has one
+        # Only the source has a spool location.
+        if shown.get("spool_location") is not None:
             shown["spool_location"] = without_keys(shown["spool_location"])
         inside = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"{type(self).__name__}({inside})"
 
     @property
     def amqp_urls(self) -> tuple[str, ...]:
-        """With the user and the password that count. For connecting only: never to be shown."""
+        """The URLs with the user and password to log in with; they must never be shown."""
         return tuple(_with_user(url, self.user, self.password) for url in _split(self.url))
 
     @property
@@ -69,17 +70,19 @@ class BrokerOptions:
         return ",".join(_without_user(url) for url in _split(self.url))
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For `amqps` URLs; None leaves it to the system's certificates."""
+        """Return the TLS context for `amqps` URLs; None means the system's certificates."""
         return ssl.create_default_context(cafile=self.tls_ca_file) if self.tls_ca_file else None
 
     def check_broker(self) -> None:
         vhosts = set()
         for url in _split(self.url):
             try:
-                if "@" in urlsplit(url).path:  # after a / in a password
+                # A slash in a password makes the rest of it part of the path.
+                if "@" in urlsplit(url).path:
                     raise ValueError
                 vhosts.add(AmqpEndpoint.parse(url).vhost)
-            except ValueError:  # its text may hold a piece of the password
+            except ValueError:
+                # The text of the caught error may hold a part of the password.
                 raise BadOption(
                     "option url is not an AMQP URL",
                     hint="amqp://user:password@host:5672/vhost; special characters percent-encoded",
@@ -119,11 +122,11 @@ class SourceOptions(BrokerOptions):
     fail_on_data_loss: bool = True
     ack_mode: AckMode = "commit"
     body_type: StructType | None = None
-    """What `json_schema` says, once Spark has read it."""
+    """The type of `json_schema`, after Spark has read it."""
 
     @classmethod
     def parse(cls, mapping: Mapping[str, str]) -> Self:
-        """Checked, with one sentence for whatever is wrong."""
+        """Return checked options; raise `BadOption` with one sentence for what is wrong."""
         options = cls(**_values(mapping, _SOURCE, ignored=_OF_READS, side="source"))
         options.check_broker()
         options._check_subject()
@@ -132,19 +135,19 @@ class SourceOptions(BrokerOptions):
 
     @property
     def subject(self) -> str:
-        """The queue, stream or topic that is read."""
+        """Name of the queue, stream or topic that is read."""
         ((_, name),) = self._subjects()
         return name
 
     @property
     def described(self) -> str:
-        """Of what kind it is, and its name."""
+        """Kind and name of what is read: `queue 'orders'`."""
         ((kind, name),) = self._subjects()
         return f"{kind} '{name}'"
 
     def _subjects(self) -> list[tuple[str, str]]:
-        named = [("queue", self.queue), ("stream", self.stream), ("topic", self.topic)]
-        return [(kind, name) for kind, name in named if name is not None]
+        subjects = [("queue", self.queue), ("stream", self.stream), ("topic", self.topic)]
+        return [(kind, name) for kind, name in subjects if name is not None]
 
     def _check_subject(self) -> None:
         given = [kind for kind, _ in self._subjects()]
@@ -174,7 +177,7 @@ class SourceOptions(BrokerOptions):
             raise BadOption("option jsonSchema is given without decode=json")
 
     def check_stream(self) -> None:
-        """What a stream of micro-batches needs beyond a batch read."""
+        """Check the options of a streaming read."""
         if self.queue is not None or (self.topic is not None and self.ack_mode == "commit"):
             self.check_cursor()
         for name in _RANGES:
@@ -182,14 +185,14 @@ class SourceOptions(BrokerOptions):
                 raise BadOption(f"option {name} is for batch reads (spark.read) alone")
 
     def check_cursor(self) -> None:
-        """What a query needs that the broker keeps account of."""
+        """Check that the query has a name at the broker."""
         if self.cursor is None:
             raise BadOption(
                 "option cursor is missing", hint="the query's name at the broker: any name, kept for its life"
             )
 
     def check_batch(self) -> None:
-        """What a batch read can't do."""
+        """Check the options of a batch read."""
         for name in _OF_STREAMS:
             if getattr(self, _SOURCE[name][0]) is not None:
                 raise BadOption(f"option {name} is for streaming reads (spark.readStream) alone")
@@ -265,7 +268,7 @@ _RANGES: Final = ("startingOffset", "endingOffset", "startingTimestamp", "ending
 _OF_STREAMS: Final = ("cursor", "maxMessagesPerTrigger", "maxBytesPerTrigger", "spoolLocation")
 _OF_READS: Final = frozenset[str]()
 _OF_WRITES: Final = frozenset(("checkpointlocation", "asyncprogresstrackingcheckpointintervalms"))
-"""Spark's own, which it passes on to sinks."""
+"""Options of Spark itself, which it passes on to sinks."""
 _ASYNC: Final = "asyncprogresstrackingenabled"
 
 
@@ -273,7 +276,7 @@ def _values(
     mapping: Mapping[str, str], table: _Table, *, ignored: frozenset[str], side: str
 ) -> dict[str, Any]:
     known = {name.lower(): name for name in table}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in mapping.items():
         lowered = key.lower()
         if lowered == _ASYNC:
@@ -281,10 +284,10 @@ def _values(
         elif lowered in known:
             name = known[lowered]
             field, parse = table[name]
-            found[field] = _parsed(name, value, parse)
+            values[field] = _parsed(name, value, parse)
         elif lowered not in ignored:
-            raise BadOption(f"the {side} has no option '{key}'", hint=_nearest(key, table))
-    return found
+            raise BadOption(f"the {side} has no option '{key}'", hint=_nearest(key, known))
+    return values
 
 
 def _parsed(name: str, value: str, parse: Callable[[str], Any]) -> Any:
@@ -304,12 +307,11 @@ def _refuse_async(value: str) -> None:
         )
 
 
-def _nearest(key: str, table: _Table) -> str:
-    lowered = {name.lower(): name for name in table}
-    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+def _nearest(key: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
     if near:
-        return f"did you mean {lowered[near[0]]}?"
-    return f"there are {', '.join(sorted(table))}"
+        return f"did you mean {known[near[0]]}?"
+    return f"there are {', '.join(sorted(known.values()))}"
 
 
 # URLs
@@ -320,18 +322,18 @@ def _split(url: str) -> list[str]:
 
 
 def _with_user(url: str, user: str | None, password: str | None) -> str:
-    """Options win over what the URL says."""
+    """Return the URL with user and password of the options, where these are set."""
     if user is None and password is None:
         return url
-    said = AmqpEndpoint.parse(url)
+    parsed = AmqpEndpoint.parse(url)
     parts = urlsplit(url)
-    login = (said.user if user is None else user, said.password if password is None else password)
+    login = (parsed.user if user is None else user, parsed.password if password is None else password)
     encoded = ":".join(quote(part, safe="") for part in login)
     return urlunsplit(parts._replace(netloc=f"{encoded}@{_host(parts.netloc)}"))
 
 
 def _without_user(url: str) -> str:
-    """What follows the last @, which no password can: a URL may be wrong, and hold one anywhere before."""
+    """Return only what follows the last @: a malformed URL may have its password anywhere before."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{_host(rest).partition('?')[0]}" if rest else _HIDDEN
 

@@ -1,12 +1,12 @@
-"""AMQP content headers as columns: what messages say about themselves, read for a whole batch at once.
+"""AMQP content headers as columns: the properties of messages, read for a whole batch at once.
 
     class:u16  weight:u16  body size:u64  flags:u16  the properties whose flags are set, in their order
 
-(AMQP 0-9-1, section 2.3.5.2.) numpy walks all headers side by side: property after property, and entry after
-entry through the headers tables, so the number of steps depends on the longest header and not on the number
-of messages. Strings are cut out by Arrow (`_cut`). Tables and arrays inside headers, which are rare, are left
-to `nested`, once per distinct value. The rule: a malformed header costs what follows the damage in it, never
-the batch.
+(AMQP 0-9-1, section 2.3.5.2.) numpy reads all headers side by side: property after property, and entry after
+entry of the headers tables. So the number of steps depends on the longest header, not on the number of
+messages. Arrow copies strings out of the batch (`_cut`). `nested` reads tables and arrays inside headers,
+which are rare, once per distinct value. The rule: a malformed header loses only the properties behind the
+damage.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from leveret.spark.content_headers import FLAGS
 from leveret.spark.decoding import text
 from leveret.spark.nested import as_json
 
@@ -24,36 +25,14 @@ _Positions = NDArray[np.int64]
 
 _HEAD_BYTES: Final = 14
 _SHORT, _TABLE, _OCTET, _TIME = "short string", "table", "octet", "time"
-_ORDER: Final = {
-    "content_type": _SHORT,
-    "content_encoding": _SHORT,
-    "headers": _TABLE,
-    "delivery_mode": _OCTET,
-    "priority": _OCTET,
-    "correlation_id": _SHORT,
-    "reply_to": _SHORT,
-    "expiration": _SHORT,
-    "message_id": _SHORT,
-    "timestamp": _TIME,
-    "type": _SHORT,
-    "user_id": _SHORT,
-    "app_id": _SHORT,
-    "cluster_id": _SHORT,
-}
-"""In the order of their flags, the highest bit first."""
+_NOT_SHORT: Final = {"headers": _TABLE, "delivery_mode": _OCTET, "priority": _OCTET, "timestamp": _TIME}
+_KINDS: Final = {name: _NOT_SHORT.get(name, _SHORT) for name in FLAGS}
 _PREFIX_BYTES: Final = {_SHORT: 1, _TABLE: 4, _OCTET: 0, _TIME: 0}
-_REST: Final = (
-    "content_encoding",
-    "delivery_mode",
-    "reply_to",
-    "expiration",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-)
-"""What the column `properties` holds."""
-_LAST_SECOND: Final = 253_402_300_799  # of the year 9999, the last that Python and SQL can show
+_WITH_COLUMN: Final = ("content_type", "headers", "priority", "correlation_id", "message_id", "timestamp")
+_REST: Final = tuple(name for name in FLAGS if name not in _WITH_COLUMN)
+"""Properties in the column `properties`."""
+_LAST_SECOND: Final = 253_402_300_799
+"""Last second of the year 9999, the last year that Python and SQL can show."""
 
 # Field types (section 4.2.5.5 and RabbitMQ's errata): how many bytes a value has, and what number it is.
 _NUMBERS: Final = {
@@ -78,7 +57,7 @@ _SIZES[[ord(_kind) for _kind in "SxAF"]] = _LONG
 
 
 class _Spans(NamedTuple):
-    """Where something lies in the bytes of a batch; positions ascend."""
+    """Ranges of the bytes of a batch, with the row of each; positions ascend."""
 
     rows: _Positions
     first: _Positions
@@ -102,7 +81,7 @@ class _Bytes(NamedTuple):
 
 
 def property_columns(header: pa.Array) -> dict[str, pa.Array]:
-    """The columns of `includeProperties`, from a binary column of content headers."""
+    """Return the columns of `includeProperties` from a binary column of content headers."""
     count = len(header)
     _, offsets, buffer = header.buffers()
     ends = np.frombuffer(offsets, np.int32)[header.offset : header.offset + count + 1].astype(np.int64)
@@ -125,8 +104,8 @@ def _properties(batch: _Bytes, starts: _Positions, ends: _Positions) -> dict[str
     flags[whole] = _big_endian(data, starts[whole] + 12, 2)
     position = starts + _HEAD_BYTES
     spans = {}
-    for bit, (name, kind) in enumerate(_ORDER.items()):
-        rows = np.nonzero(flags & (0x8000 >> bit))[0]
+    for name, kind in _KINDS.items():
+        rows = np.nonzero(flags & FLAGS[name])[0]
         first = position[rows] + _PREFIX_BYTES[kind]
         rows, first = _inside(rows, first, first <= ends[rows] - (kind in (_OCTET, _TIME)), flags)
         if kind in (_SHORT, _TABLE):
@@ -144,7 +123,7 @@ def _properties(batch: _Bytes, starts: _Positions, ends: _Positions) -> dict[str
 def _inside(
     rows: _Positions, first: _Positions, fits: NDArray[np.bool_], flags: _Positions
 ) -> tuple[_Positions, _Positions]:
-    """Those that lie inside their header; of the others nothing more is read."""
+    """Return the rows whose property lies inside their header; nothing more is read of the other rows."""
     flags[rows[~fits]] = 0
     return rows[fits], first[fits]
 
@@ -164,11 +143,12 @@ def _headers(batch: _Bytes, tables: _Spans) -> pa.Array:
 
 
 def _entries(data: NDArray[np.uint8], tables: _Spans) -> _Entries:
-    """All entries of all tables, in the order in which they lie there: one round per entry of a table."""
+    """Return all entries of all tables in the order of their bytes; each round reads one entry per table."""
     rounds: list[tuple[NDArray[Any], ...]] = []
     rows, position, end = tables
     while len(rows):
-        going = position < end - 1  # a key's length, and at least a type
+        # An entry has two bytes at least: the length of its key, and its type.
+        going = position < end - 1
         rows, position, end = rows[going], position[going], end[going]
         key = position + 1
         kind_at = key + data[position]
@@ -193,9 +173,9 @@ def _entries(data: NDArray[np.uint8], tables: _Spans) -> _Entries:
         nothing = np.empty(0, np.int64)
         empty = _Spans(nothing, nothing, nothing)
         return _Entries(empty, np.empty(0, np.uint8), empty)
-    found = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
-    order = np.argsort(found[1], kind="stable")
-    rows, key, kind_at, kinds, value, position = (part[order] for part in found)
+    columns = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
+    order = np.argsort(columns[1], kind="stable")
+    rows, key, kind_at, kinds, value, position = (column[order] for column in columns)
     return _Entries(_Spans(rows, key, kind_at), kinds, _Spans(rows, value, position))
 
 
@@ -204,7 +184,7 @@ def _select(chosen: NDArray[np.bool_], *columns: NDArray[Any]) -> tuple[NDArray[
 
 
 def _values(batch: _Bytes, entries: _Entries) -> pa.Array:
-    """As strings, type after type, then put back into their order."""
+    """Return the values as strings: read type after type, then put back into their order."""
     kinds = np.unique(entries.kinds)
     if len(kinds) == 1:
         return _of_kind(batch, chr(kinds[0]), entries.values)
@@ -234,7 +214,10 @@ def _of_kind(batch: _Bytes, kind: str, spans: _Spans) -> pa.Array:
 
 
 def _first_of_equal(rows: _Positions, keys: pa.Array) -> _Positions | None:
-    """A key twice in a table: the first counts, as in RabbitMQ, and Spark's maps have one. None: all do."""
+    """Return the indices of entries that are the first with their key in a table; None if all are.
+
+    The first entry wins, as in RabbitMQ; a map of Spark has each key once.
+    """
     if len(rows) < 2 or not (rows[1:] == rows[:-1]).any():
         return None
     encoded = keys.dictionary_encode()
@@ -253,7 +236,7 @@ def _rest(batch: _Bytes, spans: dict[str, _Spans]) -> pa.Array:
     for name in _REST:
         span = spans[name]
         if len(span.rows):
-            octet = _ORDER[name] == _OCTET
+            octet = _KINDS[name] == _OCTET
             rows.append(span.rows)
             keys.append(pa.repeat(pa.scalar(name, pa.string()), len(span.rows)))
             values.append(
@@ -268,15 +251,15 @@ def _rest(batch: _Bytes, spans: dict[str, _Spans]) -> pa.Array:
 
 
 def _map(count: int, rows: _Positions, keys: pa.Array, values: pa.Array) -> pa.Array:
-    """One map per message, from entries in the order of their messages; empty where there are none."""
+    """Return one map per message from entries in the order of messages; empty for messages without any."""
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
     return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
 
 def _strings(batch: _Bytes, spans: _Spans) -> pa.Array:
-    found = text(_cut(batch, spans))
-    return found if len(found) == batch.messages else found.take(_places(batch.messages, spans.rows))
+    values = text(_cut(batch, spans))
+    return values if len(values) == batch.messages else values.take(_places(batch.messages, spans.rows))
 
 
 def _timestamps(batch: _Bytes, spans: _Spans) -> pa.Array:
@@ -291,7 +274,7 @@ def _timestamps(batch: _Bytes, spans: _Spans) -> pa.Array:
 
 
 def _places(count: int, rows: _Positions) -> pa.Array:
-    """For `take`: where the value of each message is, null for those that have none."""
+    """Return the index of each message's value for `take`, null for messages without a value."""
     places = np.zeros(count, np.int64)
     missing = np.ones(count, bool)
     places[rows] = np.arange(len(rows))
@@ -300,8 +283,10 @@ def _places(count: int, rows: _Positions) -> pa.Array:
 
 
 def _cut(batch: _Bytes, spans: _Spans) -> pa.Array:
-    """The bytes of each span. What is wanted and what lies between are taken for an array of twice the
-    length, without a copy; Arrow then takes every second element of it. 10 ns a string.
+    """Return the bytes of each span, 10 ns a string.
+
+    Spans and the gaps between them form an array of twice the length, without a copy; Arrow then takes every
+    second element.
     """
     count = len(spans.rows)
     offsets = np.empty(2 * count + 1, np.int32)
@@ -318,7 +303,7 @@ def _numbers(data: NDArray[np.uint8], first: _Positions, layout: str) -> pa.Arra
 
 
 def _big_endian(data: NDArray[np.uint8], first: _Positions, size: int) -> _Positions:
-    found = np.zeros(len(first), np.int64)
+    numbers = np.zeros(len(first), np.int64)
     for index in range(size):
-        found = found << 8 | data[first + index]
-    return found
+        numbers = numbers << 8 | data[first + index]
+    return numbers

@@ -1,17 +1,15 @@
-"""Writing to any AMQP 0-9-1 broker that is not Leveret: published with confirms, at least once.
+"""Writing to any AMQP 0-9-1 broker that is not Leveret: rows are published with confirms, at least once.
 
-There is nothing to commit: what a task has published is there, also when the task fails or its batch is run
-again. So every row that brings no message id gets one that follows from query, batch, partition and the row's
-number in it: the same row published again has the same id, and consumers can tell. That holds as long as a
-batch that is run again gives its rows in the same order. The rule: a task ends well only if the broker has
-confirmed each of its rows.
+Nothing is committed: messages stay published when a task fails, and are published again when a batch runs
+again. So a row without a message id gets an id made of query, batch, partition and the row's number. A row
+that is published twice has one id, by which consumers can tell, as long as a batch that runs again has its
+rows in their former order. The rule: a task succeeds only if the broker has confirmed each of its rows.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, cast
@@ -27,7 +25,6 @@ from pyspark.sql.types import StructType
 from leveret.client import (
     BlockingConnection,
     ClientError,
-    LoginRefused,
     Message,
     PublishInterrupted,
     Receipt,
@@ -35,13 +32,14 @@ from leveret.client import (
 )
 from leveret.client.blocking import BlockingPublisher
 from leveret.client.message import PERSISTENT, Properties
-from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
+from leveret.spark.endpoint import connected
+from leveret.spark.errors import BrokerAway, SparkSideError
 from leveret.spark.message_rows import Rows, check, slices, too_large
 from leveret.spark.options import SinkOptions
 from leveret.spark.sink import Attempt, Staged, new_write
 
 _WINDOW: Final = 5_000
-"""Messages that may be unconfirmed."""
+"""Most unconfirmed messages of a task."""
 _PRODUCER_BYTES_MAX: Final = 230
 _NO_QUEUE: Final = (
     "bind a queue for it; or name an exchange for such rows with option unroutableExchange; or let them be "
@@ -50,12 +48,12 @@ _NO_QUEUE: Final = (
 
 
 class NotPublished(SparkSideError):
-    """The broker did not take a row."""
+    """The broker did not confirm a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published(WriterCommitMessage):
-    """What a task tells the driver: nothing that is needed there."""
+    """The result of a task for the driver, which needs none of it."""
 
     query: str
     batch: int
@@ -73,8 +71,13 @@ class _Publishing:
         pieces = (piece for batch in batches for piece in slices(batch))
         first = next(pieces, None)
         count = 0
-        if first is not None:  # else there is nothing to connect for
-            with connected(self.options) as connection, self._publisher(connection) as publisher:
+        # A task without rows does not connect.
+        if first is not None:
+            timeout_s = self.options.broker_timeout_s
+            with (
+                connected(self.options, timeout_s) as connection,
+                self._publisher(connection) as publisher,
+            ):
                 for piece in chain((first,), pieces):
                     self._publish(Rows.of(piece, self.options), count, publisher)
                     count += piece.num_rows
@@ -89,38 +92,21 @@ class _Publishing:
         )
 
     def _publish(self, rows: Rows, number: int, publisher: BlockingPublisher) -> None:
-        """Rows whose numbers begin with this one; back when each is confirmed, here or elsewhere."""
+        """Publish rows and wait for all confirms; publish unroutable rows again to `unroutableExchange`."""
         messages = list(_messages(rows, number))
         returned = _unroutable(messages, _confirmed(publisher, messages))
         if not returned:
             return
-        instead = self.options.unroutable_exchange
-        if instead is None:
+        exchange = self.options.unroutable_exchange
+        if exchange is None:
             raise _no_queue(returned[0])
-        elsewhere = [message._replace(exchange=instead) for message in returned]
-        if left := _unroutable(elsewhere, _confirmed(publisher, elsewhere)):
-            raise _no_queue(left[0])
-
-
-@contextmanager
-def connected(options: SinkOptions) -> Iterator[BlockingConnection]:
-    """As soon as a broker is there."""
-    connection = BlockingConnection(*options.amqp_urls, tls=options.ssl_context(), name="leveret.spark")
-    try:
-        connection.open(options.broker_timeout_s)
-    except LoginRefused as error:
-        raise BrokerRefused(error.sentence, code=403, hint=error.hint) from None
-    except ClientError as error:
-        hint = "check that it runs, the option url, and brokerTimeout"
-        raise BrokerAway(f"no broker answered at {options.where}: {error.sentence}", hint=hint) from None
-    try:
-        yield connection
-    finally:
-        connection.close()
+        redirected = [message._replace(exchange=exchange) for message in returned]
+        if unroutable := _unroutable(redirected, _confirmed(publisher, redirected)):
+            raise _no_queue(unroutable[0])
 
 
 def producer_of(attempt: Attempt) -> str:
-    """The same for all attempts at a task; with a row's number behind it, it is the id of a message."""
+    """Return the producer's name for all attempts at a task; with a row's number it is a message id."""
     name = f"{attempt.query}-{attempt.batch}-{attempt.partition}"
     if len(name.encode()) <= _PRODUCER_BYTES_MAX:
         return name
@@ -128,7 +114,7 @@ def producer_of(attempt: Attempt) -> str:
 
 
 def _confirmed(publisher: BlockingPublisher, messages: Sequence[Message]) -> list[Receipt]:
-    """Receipts of messages that are confirmed or returned; anything else is an error."""
+    """Publish messages and return their receipts; raise unless each is confirmed or returned."""
     try:
         receipts = publisher.publish_many(messages)
     except PublishInterrupted as error:
@@ -145,7 +131,7 @@ def _confirmed(publisher: BlockingPublisher, messages: Sequence[Message]) -> lis
 
 
 def _interrupted(error: PublishInterrupted, messages: Sequence[Message]) -> SparkSideError:
-    """`BadValue` if the toolkit did not take the next message: its headers are more than a frame."""
+    """Return the error for a publish that failed, `BadValue` if a message's headers exceed a frame."""
     cause: BaseException | None = error
     while isinstance(cause, PublishInterrupted):
         cause = cause.__cause__
@@ -155,8 +141,8 @@ def _interrupted(error: PublishInterrupted, messages: Sequence[Message]) -> Spar
 
 
 def _unroutable(messages: Sequence[Message], receipts: Sequence[Receipt]) -> list[Message]:
-    found = zip(messages, receipts, strict=True)
-    return [message for message, receipt in found if receipt.status is Status.RETURNED]
+    pairs = zip(messages, receipts, strict=True)
+    return [message for message, receipt in pairs if receipt.status is Status.RETURNED]
 
 
 def _no_queue(message: Message) -> NotPublished:
@@ -165,20 +151,20 @@ def _no_queue(message: Message) -> NotPublished:
 
 
 def _messages(rows: Rows, number: int) -> Iterator[Message]:
-    """Here AMQP wants one after the other."""
+    """Yield the rows as messages, with sequence numbers from `number` on."""
     columns = zip(
         rows.exchange.cast(pa.string()).to_pylist(),
         rows.routing_key.cast(pa.string()).to_pylist(),
         rows.body.to_pylist(),
-        _said(rows),
+        _properties(rows),
         strict=True,
     )
-    for seq, (exchange, routing_key, body, said) in enumerate(columns, number):
-        yield Message(body, routing_key, exchange, None, seq, None, said)
+    for seq, (exchange, routing_key, body, properties) in enumerate(columns, number):
+        yield Message(body, routing_key, exchange, None, seq, None, properties)
 
 
-def _said(rows: Rows) -> list[Properties]:
-    """The properties of each row, by the names that the toolkit has for them."""
+def _properties(rows: Rows) -> list[Properties]:
+    """Return the properties of each row, under the toolkit's names."""
     columns = {}
     for name, values in rows.properties.items():
         as_python: Callable[[pa.Array], list[Any]] | None = _CONVERTED.get(name, _text)
@@ -200,7 +186,7 @@ def _text(values: pa.BinaryArray) -> list[str | None]:
 
 
 def _persistent(values: pa.UInt8Array) -> list[bool | None]:
-    """What is persistent need not say so."""
+    """Return None for persistent messages: the toolkit sends messages persistent by default."""
     return [None if mode == PERSISTENT else False for mode in values.to_pylist()]
 
 
@@ -219,7 +205,8 @@ _CONVERTED: Final[dict[str, Callable[[pa.Array], list[Any]] | None]] = {
     "timestamp": _number,
     "expiration": _number,
     "headers": _headers,
-    "cluster_id": None,  # AMQP 0-9-1 keeps the place for it and forbids its use
+    # AMQP 0-9-1 reserves this property and forbids its use.
+    "cluster_id": None,
 }
 
 
@@ -229,7 +216,8 @@ class PublishWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check(schema, options)
         self._options = options
-        self._query, self._batch = new_write(options)  # once, on the driver: this object travels
+        # Chosen once, on the driver; tasks get a pickled copy of this object.
+        self._query, self._batch = new_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         return _Publishing(self._options, Attempt.of_batch(self._query, self._batch)).run(iterator)
@@ -246,7 +234,7 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
         return _Publishing(self._options, Attempt.of_stream(self._options)).run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is left to do; unless the tasks had found a Leveret, and the driver now does not."""
+        """Do nothing, but raise if the tasks staged rows on a Leveret that the driver does not find now."""
         if any(isinstance(message, Staged) for message in messages):
             raise BrokerAway(
                 f"batch {batchId} was staged on a Leveret whose Flight endpoint is gone",

@@ -1,7 +1,7 @@
 """Filters of a batch read that the source takes over from Spark, with option `pushdown`.
 
-Comparisons of `offset` become a range, and nothing else is read; those of `enqueued_at` and `routing_key`
-become conditions by column. All others stay Spark's.
+Comparisons of `offset` become a range, so other messages are not read. Comparisons of `enqueued_at` and
+`routing_key` become conditions by column. Spark applies all other filters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OFFSET_MAX: Final = 2**63 - 1
 
 
 class Narrowed:
-    """What a batch read is narrowed to: offsets from `_start` up to before `_stop`, conditions on rows."""
+    """A batch read of offsets from `_start` up to before `_stop`, with conditions on rows."""
 
     _start: int
     _stop: int | None
@@ -31,12 +31,13 @@ class Narrowed:
 
 
 class Pushdown(Narrowed):
-    """Narrowed by Spark's filters too; for readers with option `pushdown` alone: Spark fails on one that has
-    `pushFilters` while its own switch for them, `spark.sql.python.filterPushdown.enabled`, is off.
+    """A batch read that takes filters over from Spark, for readers with option `pushdown` only.
+
+    Spark fails on a reader with `pushFilters` if `spark.sql.python.filterPushdown.enabled` is off.
     """
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802
-        """Takes comparisons of offset, enqueued_at and routing_key; the others stay Spark's."""
+        """Take comparisons of offset, enqueued_at and routing_key; yield the others back to Spark."""
         for pushed in filters:
             if not self._takes(pushed):
                 yield pushed
@@ -53,7 +54,7 @@ class Pushdown(Narrowed):
         return False
 
     def _takes_offset(self, pushed: spark.Filter) -> bool:
-        """As a range, which needs no reading at all."""
+        """Narrow the range of offsets by a filter; return False if the filter is left to Spark."""
         value: Any = getattr(pushed, "value", None)
         match pushed:
             case spark.IsNotNull():

@@ -1,6 +1,6 @@
-"""Spark without a word, for commands that speak themselves: no start-up warnings, no bars over theirs.
+"""Settings of Spark for commands with output of their own: no start-up warnings, no progress bars.
 
-Errors are still shown. What somebody has configured for the same things is left as it is.
+Errors are still shown. Environment variables that are already set are not changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOG: Final = Path(__file__).with_name("quiet.properties")
 
 
 def settings(master: str) -> dict[str, str]:
-    """For the builder of a session; also prepares the process, where Spark is going to run in it."""
+    """Return settings for the builder of a session, and prepare this process for a local Spark."""
     warnings.filterwarnings("ignore", module="pyspark")
     use_this_python(master)
     if master.startswith("local"):

@@ -1,7 +1,7 @@
 """Sets of offsets as ascending ranges: counted, cut into pieces, and continued after an offset.
 
-They are packed as in `flight.tickets`: pairs of start and stop, u64 little endian. All of it is numpy, since
-a queue with priorities or returned messages may have as many ranges as messages.
+Ranges are packed as in `flight.tickets`: pairs of start and stop, u64 little endian. All functions use numpy,
+because a queue with priorities or returned messages may have as many ranges as messages.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _Pairs = NDArray[np.uint64]
 
 
 def count(ranges: bytes) -> int:
-    """How many offsets are in there."""
+    """Return the number of offsets."""
     pairs = _pairs(ranges)
     return int((pairs[:, 1] - pairs[:, 0]).sum())
 
 
 def pieces(ranges: bytes, number: int) -> list[bytes]:
-    """About equal parts, in order; fewer when there are not so many offsets."""
+    """Return `number` parts of about equal size, in order; fewer if there are fewer offsets."""
     pairs = _pairs(ranges)
     ends = np.cumsum(pairs[:, 1] - pairs[:, 0])
     total = int(ends[-1]) if len(ends) else 0
@@ -29,7 +29,7 @@ def pieces(ranges: bytes, number: int) -> list[bytes]:
 
 
 def after(ranges: bytes, offset: int) -> bytes:
-    """What is above an offset."""
+    """Return the ranges above an offset."""
     pairs = _pairs(ranges).copy()
     pairs = pairs[pairs[:, 1] > offset + 1]
     if len(pairs):
@@ -38,7 +38,7 @@ def after(ranges: bytes, offset: int) -> bytes:
 
 
 def first(ranges: bytes, number: int) -> bytes:
-    """The lowest offsets, so many at most."""
+    """Return the lowest offsets, `number` at most."""
     pairs = _pairs(ranges)
     ends = np.cumsum(pairs[:, 1] - pairs[:, 0])
     total = int(ends[-1]) if len(ends) else 0
@@ -46,7 +46,7 @@ def first(ranges: bytes, number: int) -> bytes:
 
 
 def bounds(ranges: bytes) -> tuple[int, int]:
-    """The first offset, and the one after the last."""
+    """Return the first offset and the one after the last; (0, 0) if there are none."""
     pairs = _pairs(ranges)
     return (int(pairs[0, 0]), int(pairs[-1, 1])) if len(pairs) else (0, 0)
 
@@ -56,7 +56,7 @@ def _pairs(ranges: bytes) -> _Pairs:
 
 
 def _between(pairs: _Pairs, ends: _Pairs, first: int, stop: int) -> bytes:
-    """From the offset numbered `first` to before the one numbered `stop`, counted over all ranges."""
+    """Return the offsets numbered `first` to `stop` - 1, counted over all ranges; `ends` are running sums."""
     begin = int(np.searchsorted(ends, first, side="right"))
     last = int(np.searchsorted(ends, stop, side="left"))
     part = pairs[begin : last + 1].copy()

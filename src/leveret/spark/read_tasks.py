@@ -1,8 +1,8 @@
-"""What one task of Spark reads of a Leveret: exact offsets of one log, over Flight.
+"""What one task of Spark reads from a Leveret: exact offsets of one log, over Flight.
 
-Owns how a plan becomes tasks of about equal size, and how a task becomes rows. Where plans come from (leases,
-snapshots, offsets of a topic) is left to the readers. The rule: a task gives all messages that were planned,
-or fails, unless `failOnDataLoss` says otherwise.
+Owns how a plan becomes tasks of about equal size, and how a task becomes rows. The readers make the plans of
+leases, snapshots, or offsets of a topic. The rule: a task yields all planned messages or fails, unless
+`failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TASK_MESSAGES_MAX: Final = 262_144
 
 @dataclass(frozen=True)
 class Messages(InputPartition):
-    """What one task reads: exact offsets, and what is known of their deliveries."""
+    """What one task reads: exact offsets, and how often their messages were delivered before."""
 
     location: str
     queue: str
-    """Or stream."""
+    """Name of the queue or stream."""
     log_id: int
     ranges: bytes = field(repr=False)
     redelivered_below: int = 0
     counts: dict[int, int] = field(default_factory=dict, repr=False)
     number: int = 0
-    """Of the partition in its topic."""
+    """Number of the partition in its topic."""
 
     @property
     def messages(self) -> int:
@@ -47,7 +47,7 @@ class Messages(InputPartition):
 
 
 class Planned(NamedTuple):
-    """Messages of one log that are to be read."""
+    """Messages of one log to be read."""
 
     queue: str
     log_id: int
@@ -56,25 +56,27 @@ class Planned(NamedTuple):
 
 
 def divided(planned: Sequence[Planned], location: str, *, at_least: int) -> list[InputPartition]:
-    """Tasks of about equal size: at least so many, if there are so many messages, and as many as it takes to
-    keep each small."""
-    total = sum(each.portion.messages for each in planned)
+    """Return tasks of about equal size, with up to `TASK_MESSAGES_MAX` messages each.
+
+    There are `at_least` tasks or more, unless there are fewer messages.
+    """
+    total = sum(log.portion.messages for log in planned)
     wanted = max(at_least, -(-total // TASK_MESSAGES_MAX))
-    found: list[InputPartition] = []
+    tasks: list[InputPartition] = []
     for queue, log_id, portion, number in planned:
-        share = -(-wanted * portion.messages // total) if total else 0  # up: no task is above total / wanted
+        # Rounded up, so no task has more than total / wanted messages.
+        share = -(-wanted * portion.messages // total) if total else 0
         for piece in ranges.pieces(portion.ranges, share):
             first, stop = ranges.bounds(piece)
             counts = {offset: n for offset, n in portion.counts.items() if first <= offset < stop}
-            before = portion.redelivered_below
-            found.append(Messages(location, queue, log_id, piece, before, counts, number))
-    return found
+            tasks.append(Messages(location, queue, log_id, piece, portion.redelivered_below, counts, number))
+    return tasks
 
 
 def read_messages(
     partition: Messages, options: SourceOptions, endpoint: Endpoint
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, whole: `DataLost` if the broker has fewer messages than were planned."""
+    """Yield the rows of one task; raise `DataLost` if the broker has fewer messages than were planned."""
     ticket = tickets.ReadTicket(
         vhost=options.vhost,
         queue=partition.queue,
@@ -85,25 +87,25 @@ def read_messages(
     )
     columns = Columns(options, queue=partition.queue, partition=partition.number)
     returned = _Returned(partition)
-    came = 0
+    read_count = 0
     with Calls(endpoint.at(partition.location)) as calls:
         try:
             for batch in calls.read(ticket):
-                came += batch.num_rows
+                read_count += batch.num_rows
                 redelivered, counts = returned.of(batch.column("offset"))
                 yield columns.rows(batch, redelivered=redelivered, delivery_count=counts)
         except BrokerRefused as error:
             raise explained(error, options) from None
-    if came < partition.messages and options.fail_on_data_loss:
+    if read_count < partition.messages and options.fail_on_data_loss:
         raise DataLost(
-            f"{partition.messages - came} of {partition.messages} messages of queue '{partition.queue}' that "
-            "were planned are not there any more",
+            f"{partition.messages - read_count} of {partition.messages} messages of queue "
+            f"'{partition.queue}' that were planned are not there any more",
             hint="they were deleted meanwhile; failOnDataLoss=false goes on without them",
         )
 
 
 class _Returned:
-    """Which messages of a task were delivered before, and how often they came back."""
+    """Which messages of a task were delivered before, and how often they were returned."""
 
     def __init__(self, partition: Messages) -> None:
         self._below = partition.redelivered_below
@@ -112,12 +114,12 @@ class _Returned:
         self._counts = np.array([number for _, number in known], np.int32)
 
     def of(self, offsets: pa.Array) -> tuple[pa.Array | None, pa.Array | None]:
-        """None stands for none of them."""
-        here = offsets.to_numpy(zero_copy_only=False)
+        """Return the columns `redelivered` and `delivery_count`; None for a column of false or zero."""
+        numbers = offsets.to_numpy(zero_copy_only=False)
         if not len(self._offsets):
-            before = len(here) > 0 and here[0] < self._below
-            return (pa.array(here < self._below) if before else None), None
-        at = np.minimum(np.searchsorted(self._offsets, here), len(self._offsets) - 1)
-        listed = self._offsets[at] == here
+            any_redelivered = len(numbers) > 0 and numbers[0] < self._below
+            return (pa.array(numbers < self._below) if any_redelivered else None), None
+        at = np.minimum(np.searchsorted(self._offsets, numbers), len(self._offsets) - 1)
+        listed = self._offsets[at] == numbers
         counts = np.where(listed, self._counts[at], 0).astype(np.int32)
-        return pa.array((here < self._below) | listed), pa.array(counts)
+        return pa.array((numbers < self._below) | listed), pa.array(counts)

@@ -1,10 +1,9 @@
-"""Which messages are in the spool already, or were not long ago: their ids, sixteen bytes each.
+"""Which messages are in the spool, or were until their window ended: a digest of 16 bytes for each message.
 
-What stands for a message is the hash of its id and its body: publishers that use an id twice for different
-messages lose none of them. A message without an id is known in memory only, and only while it is expected
-to come again; of those that are alike as many are expected as there are. Runs of ids are sorted, in memory
-and in files; a few large ones rather than many small ones, because each is searched. Where the files are,
-and when they go, is left to `spool`.
+The digest is a hash of message id and body, so no message is lost if a publisher uses an id twice for
+different messages. Messages without an id are known in memory only, and only while the broker is expected to
+redeliver them; equal messages are counted. Digests lie in sorted runs, in memory and in files. A search looks
+into every run, so small runs are merged. `spool` owns the files and deletes them.
 """
 
 from __future__ import annotations
@@ -24,37 +23,36 @@ from leveret.client.errors import ConversionError
 
 Numbers = npt.NDArray[np.uint64]
 Ids = Numbers
-"""Two rows: the first and the second half of each id."""
+"""Digests as an array of two rows: the first and the second half of each digest."""
 _HALF: Final = np.dtype("<u8")
 _MERGED: Final = 32
-"""So many runs of a level become one of the next: 86,400 batches a day are some 100 runs."""
+"""How many runs of a level become one run of the next level: 86,400 batches a day are some 100 runs."""
 _LEVEL_MAX: Final = 3
 _NAME_BYTES_MAX: Final = 0xFFFF
 _COUNTED: Final = frozenset((DELIVERY_COUNT, CONSUMER_LOST, "x-acquired-count"))
-"""Headers that a broker changes whenever it delivers a message."""
+"""Headers that a broker changes at each delivery."""
 
 
 def digest(message_id: str, body: bytes) -> bytes:
-    """What stands for a message: 16 bytes."""
+    """Return the 16 bytes that stand for a message with an id."""
     name = message_id.encode("utf-8", "surrogateescape")
     if len(name) > _NAME_BYTES_MAX:
         name = xxhash.xxh3_128(name).digest()
-    said = xxhash.xxh3_128(len(name).to_bytes(2, "big") + name)
-    said.update(body)
-    return said.digest()
+    state = xxhash.xxh3_128(len(name).to_bytes(2, "big") + name)
+    state.update(body)
+    return state.digest()
 
 
 def digest_without_id(delivery: Delivery) -> bytes:
-    """What stands for a message that has no id: all of it, but not what brokers count."""
-    said: object = delivery.header
+    """Return the 16 bytes that stand for a message without an id: a hash of all but counters of brokers."""
+    properties: object = delivery.header
     with suppress(ConversionError):
-        headers = [each for each in delivery.headers.items() if each[0] not in _COUNTED]
-        said = sorted((delivery.properties | {"headers": sorted(headers)}).items())
-    return digest(repr((delivery.wire_exchange, delivery.wire_routing_key, said)), delivery.body)
+        headers = [header for header in delivery.headers.items() if header[0] not in _COUNTED]
+        properties = sorted((delivery.properties | {"headers": sorted(headers)}).items())
+    return digest(repr((delivery.wire_exchange, delivery.wire_routing_key, properties)), delivery.body)
 
 
 def ids_of(digests: Sequence[bytes]) -> Ids:
-    """In their order."""
     halves = np.frombuffer(b"".join(digests), _HALF).reshape(-1, 2)
     return np.ascontiguousarray(halves.T).astype(np.uint64, copy=False)
 
@@ -72,40 +70,44 @@ def unpack(data: bytes) -> Ids:
 
 
 def found_in(run: Ids, wanted: Ids) -> npt.NDArray[np.bool_]:
-    """Which of the wanted ids are in a run that is in order."""
+    """Return which wanted ids an ordered run has; ordered wanted ids take a quarter of the time."""
     size = run.shape[1]
-    found = np.zeros(wanted.shape[1], np.bool_)
+    is_found = np.zeros(wanted.shape[1], np.bool_)
     left = np.arange(wanted.shape[1])
     at = np.searchsorted(run[0], wanted[0])
-    while len(left):  # a second turn needs two ids with the same first half: hardly ever
+    # A second pass needs two ids with equal first halves, which hardly ever happens.
+    while len(left):
         inside = at < size
         left, at = left[inside], at[inside]
         same = run[0][at] == wanted[0][left]
         left, at = left[same], at[same]
         hit = run[1][at] == wanted[1][left]
-        found[left[hit]] = True
+        is_found[left[hit]] = True
         left, at = left[~hit], at[~hit] + 1
-    return found
+    return is_found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Ids of batches that are settled, and the file they are in."""
+    """Ids of settled batches, and the file that holds them."""
 
     file: str
     level: int
     settled_s: float
-    """When the last of them was."""
+    """When the last of these batches was settled."""
     ids: Ids
 
 
 def to_merge(runs: Sequence[Run], *, window_s: float) -> list[Run]:
-    """Runs that should be one: many of a level, and not so far apart that one keeps the others for long. No
-    id is kept longer than the window and three eighths of it, an eighth for each level."""
+    """Return runs to merge into one: `_MERGED` runs of a level, settled within an eighth of the window.
+
+    A merged run is kept until its latest batch expires. So each of the three levels keeps ids for up to an
+    eighth of the window longer.
+    """
     for level in range(_LEVEL_MAX):
-        same = sorted((run for run in runs if run.level == level), key=lambda run: run.settled_s)
-        for index in range(len(same) - _MERGED + 1):
-            near = same[index : index + _MERGED]
+        peers = sorted((run for run in runs if run.level == level), key=lambda run: run.settled_s)
+        for index in range(len(peers) - _MERGED + 1):
+            near = peers[index : index + _MERGED]
             if near[-1].settled_s - near[0].settled_s <= window_s / 8:
                 return near
     return []
@@ -117,36 +119,37 @@ def merged(runs: Sequence[Run], file: str) -> Run:
 
 
 class Returning:
-    """Messages without an id that were lost before their ack, with their channel: each comes once more.
+    """Spooled messages without an id whose channel ended before their ack: each is redelivered once.
 
     >>> returning = Returning(window_s=3600)
-    >>> returning.add(b"what stands for it", batch=3)
-    >>> returning.take(b"what stands for it"), returning.take(b"what stands for it")
+    >>> returning.add(b"digest", batch=3)
+    >>> returning.take(b"digest"), returning.take(b"digest")
     (3, None)
     """
 
     def __init__(self, window_s: float) -> None:
-        """`window_s` is how long one is expected after its batch was settled."""
+        """`window_s` is how long a redelivery is expected after the message's batch was settled."""
         self._window_s = window_s
         self._batches: dict[bytes, list[int]] = {}
+        """Batches that hold an expected message, by its digest."""
         self._settled: deque[tuple[float, int]] = deque()
-        """When batches were, up to which number."""
+        """Times at which batches were settled, and up to which number."""
 
-    def add(self, said: bytes, batch: int) -> None:
-        self._batches.setdefault(said, []).append(batch)
+    def add(self, digest: bytes, batch: int) -> None:
+        self._batches.setdefault(digest, []).append(batch)
 
-    def take(self, said: bytes) -> int | None:
-        """The batch that it is in, if it is expected; it is not, after that."""
-        batches = self._batches.get(said)
+    def take(self, digest: bytes) -> int | None:
+        """Return the batch that holds the message and expect it once less; None if it is not expected."""
+        batches = self._batches.get(digest)
         if batches is None:
             return None
         batch = batches.pop()
         if not batches:
-            del self._batches[said]
+            del self._batches[digest]
         return batch
 
     def settled(self, number: int, now_s: float) -> None:
-        """Batches up to this one are; what should have come long ago was taken by somebody else."""
+        """Note that batches up to `number` are settled, and forget messages that were expected too long."""
         if not self._batches:
             self._settled.clear()
             return
@@ -159,7 +162,7 @@ class Returning:
             self._forget(through)
 
     def _forget(self, through: int) -> None:
-        for said, batches in list(self._batches.items()):
+        for digest, batches in list(self._batches.items()):
             batches[:] = [batch for batch in batches if batch > through]
             if not batches:
-                del self._batches[said]
+                del self._batches[digest]

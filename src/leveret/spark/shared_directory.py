@@ -1,8 +1,8 @@
-"""A directory on any file system that driver and executors reach: local, or whatever pyarrow opens.
+"""A directory on any file system that driver and executors reach: local, or any that pyarrow opens.
 
-Files appear whole: they are written under another name and then renamed, and on a local disk synced before
-and after. Names that come from users (vhosts, queues) become path components here, so that none can leave
-the directory. The rule: no text shows user info of the location's URI, which may hold keys.
+A file appears whole: it is written under a temporary name and renamed, and on a local disk synced before and
+after. Names that come from users (vhosts, queues) become path components that can't leave the directory. The
+rule: no text shows user info of the location's URI, which may hold keys.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
@@ -58,52 +58,51 @@ class Place:
         return self._shown
 
     def names(self, folder: str) -> list[str]:
-        """Of the whole files in a folder; those that begin with a dot are somebody else's (`.nfs…`)."""
+        """Return the names of the whole files in a folder; names with a dot first are not ours (`.nfs…`)."""
         names = [info.base_name for info in self._listed(folder)]
         return [name for name in names if _UNFINISHED not in name and not name.startswith(".")]
 
     def _listed(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self._path(folder), allow_not_found=True)
-        try:
+        with self._explained("read"):
             return [info for info in self._files.get_file_info(selector) if info.is_file]
-        except OSError as error:
-            raise self._failed("read", error) from error
 
     def read(self, name: str) -> bytes | None:
-        try:
-            with self._files.open_input_stream(self._path(name)) as source:
-                return bytes(source.read())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._failed("read", error) from error
+        with (
+            self._explained("read"),
+            suppress(FileNotFoundError),
+            self._files.open_input_stream(self._path(name)) as source,
+        ):
+            return bytes(source.read())
+        return None
 
     def open(self, name: str) -> pa.NativeFile:
-        """For reading at any position; `FileNotFoundError` if it is not there."""
+        """Open a file for reading at any position; raise `FileNotFoundError` if it does not exist."""
         return self._files.open_input_file(self._path(name))
 
     def write_bytes(self, name: str, data: bytes) -> None:
         self.write(name, lambda sink: sink.write(data))
 
     def write(self, name: str, fill: Callable[[pa.NativeFile], object]) -> None:
-        """A new file with what `fill` puts into it; it is there when this returns, and whole."""
+        """Write a new file with what `fill` puts into it; it is whole and durable when this returns."""
         path = self._path(name)
         folder, _, base = path.rpartition("/")
         unfinished = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{base}"
-        try:
-            self._make(folder)
-            with self._files.open_output_stream(unfinished) as sink:
-                fill(sink)
-            if self._local:
-                _sync(unfinished)
-                os.replace(unfinished, path)
-                _sync(folder)
-            else:
-                self._files.move(unfinished, path)
-        except OSError as error:
-            with suppress(OSError):
-                self._files.delete_file(unfinished)
-            raise self._failed("written", error) from error
+        with self._explained("written"):
+            try:
+                self._make(folder)
+                with self._files.open_output_stream(unfinished) as sink:
+                    fill(sink)
+                if self._local:
+                    _sync(unfinished)
+                    os.replace(unfinished, path)
+                    _sync(folder)
+                else:
+                    self._files.move(unfinished, path)
+            except OSError:
+                with suppress(OSError):
+                    self._files.delete_file(unfinished)
+                raise
 
     def _make(self, folder: str) -> None:
         if folder in self._made:
@@ -113,29 +112,24 @@ class Place:
         self._sync_above(folder)
 
     def sync(self, folder: str) -> None:
-        """All of a folder that somebody else has written; where it is not local, that was done."""
+        """Sync all files of a folder that another process wrote; do nothing off local disks."""
         if not self._local:
             return
         path = self._path(folder)
-        try:
+        with self._explained("written"):
             for directory, _, names in os.walk(path, topdown=False):
                 for name in names:
                     _sync(f"{directory}/{name}")
                 _sync(directory)
             self._sync_above(path)
-        except OSError as error:
-            raise self._failed("written", error) from error
 
     def sync_file(self, name: str) -> None:
-        """One that somebody else has written, with the folders above it; if it is there, and local."""
+        """Sync a file that another process wrote, and the folders above it, if it exists on a local disk."""
         path = self._path(name)
-        if not self._local or not os.path.exists(path):
-            return
-        try:
-            _sync(path)
-            self._sync_above(path)
-        except OSError as error:
-            raise self._failed("written", error) from error
+        if self._local and os.path.exists(path):
+            with self._explained("written"):
+                _sync(path)
+                self._sync_above(path)
 
     def _sync_above(self, folder: str) -> None:
         parent = folder.rpartition("/")[0]
@@ -144,44 +138,40 @@ class Place:
             parent = parent.rpartition("/")[0]
 
     def sweep(self, folder: str) -> None:
-        """Deletes what was begun and never finished."""
-        found = self._listed(folder)
-        self.delete(f"{folder}/{info.base_name}" for info in found if _UNFINISHED in info.base_name)
+        """Delete files that were begun and never finished."""
+        names = (info.base_name for info in self._listed(folder))
+        self.delete(f"{folder}/{name}" for name in names if _UNFINISHED in name)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Delete files; missing ones are no error."""
         for name in names:
-            try:
+            with self._explained("cleared"), suppress(FileNotFoundError):
                 self._files.delete_file(self._path(name))
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise self._failed("cleared", error) from error
 
     def delete_all(self) -> None:
-        """The directory and everything in it."""
-        try:
+        """Delete the directory and everything in it."""
+        with self._explained("cleared"), suppress(FileNotFoundError):
             self._files.delete_dir(self._folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._failed("cleared", error) from error
         self._made.clear()
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
-    def _failed(self, what: str, error: OSError) -> SparkSideError:
-        return SparkSideError(
-            f"{self._noun} at {self._shown} can't be {what}: {error.strerror or error}",
-            hint="check the place, its permissions and its free space",
-        )
+    @contextmanager
+    def _explained(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SparkSideError(
+                f"{self._noun} at {self._shown} can't be {action}: {error.strerror or error}",
+                hint="check the place, its permissions and its free space",
+            ) from error
 
 
 def opened(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system that a place is in, and the path there.
+    """Return the file system of a location, and the path in it.
 
-    Of `file:` URLs nothing is decoded, because Hadoop does not: a place is the same for both.
+    `file:` URLs are not percent-decoded, because Hadoop does not decode them either.
 
     >>> opened("file:///srv/my%20lake")[1], opened("file:/srv/lake")[1]
     ('/srv/my%20lake', '/srv/lake')
@@ -191,21 +181,25 @@ def opened(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def component(name: str) -> str:
-    """
+    """Return a name as one component of a path.
+
     >>> component("orders/eu"), component("..")
     ('orders%2Feu', '%2E.')
     """
     quoted = quote(name, safe="", errors="surrogateescape").replace("~", "%7E")
     if quoted.startswith("."):
         quoted = f"%2E{quoted[1:]}"
-    if len(quoted) > _COMPONENT_MAX:  # no file system takes much more than 255
+    # File systems take 255 bytes or little more.
+    if len(quoted) > _COMPONENT_MAX:
         full = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
         quoted = f"{quoted[: _COMPONENT_MAX - 20]}~{full}"
     return quoted
 
 
 def without_keys(location: str) -> str:
-    """What may be shown: a path, or of a URI what follows its last @, since a key may hold a / before it.
+    """Return a location as it may be shown: a path, or a URI without keys.
+
+    Of a URI only the part behind the last @ is shown, because a key before it may hold a slash.
 
     >>> without_keys("s3://AKIA:SEC/RET@bucket/spool?region=eu")
     's3://bucket/spool'
@@ -214,7 +208,8 @@ def without_keys(location: str) -> str:
     if not separator or scheme == "file":
         return location
     before, _, shown = rest.rpartition("@")
-    hidden = "?" in before  # it is in a key, or the @ is in the query, which may hold keys too
+    # A question mark before the last @ is in a key or begins the query, which may hold keys too.
+    hidden = "?" in before
     return f"{scheme}://{'***' if hidden else shown.partition('?')[0]}"
 
 

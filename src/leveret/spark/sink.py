@@ -1,10 +1,10 @@
 """Writing to Leveret, exactly once: tasks stage their rows, the driver's commit makes them visible.
 
-A task stages what it gets in parts, each under a name that no other attempt has, and gives the names to the
-driver. One `Commit` of (query, batch) then shows what is in them, all of it or nothing; a batch that was
-committed before is thrown away. What nobody commits stays hidden and expires: rows of failed and speculative
-tasks, of aborted batches, of drivers that died. The rule: nothing but `commit` makes a row visible. How rows
-become messages is in `rows`, how calls survive a broker that is away in `calls`.
+A task stages its rows in parts, each under a name that no other attempt has, and gives the names to the
+driver. One `Commit` of (query, batch) then shows all staged rows or none. Rows of a batch that was committed
+before are discarded. Stages that are never committed stay hidden and expire: those of failed and speculative
+tasks, of aborted batches, of drivers that died. The rule: only `commit` makes a row visible. `message_rows`
+turns rows into messages; `flight_calls` waits for a broker that is away.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = logging.getLogger("leveret.spark")
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-"""What Spark tells the tasks of a streaming query, as local properties."""
+"""Local properties in which Spark tells the tasks of a streaming query its id and batch."""
 _PART_BYTES: Final = 64 << 20
-"""So much of a task is kept until the broker has it all: when the broker goes away, it is sent again."""
+"""Size of a part. It is kept until the broker has staged it, to be sent again when the broker goes away."""
 _PAUSE_S: Final = 0.2
 
 
@@ -54,7 +54,7 @@ class Attempt:
 
     @classmethod
     def of_stream(cls, options: SinkOptions) -> Attempt:
-        """The one that runs here; query and batch are told by Spark."""
+        """Return the attempt that runs in this process; Spark tells it the query and the batch."""
         task = _task()
         query = options.query_name or task.getLocalProperty(_QUERY)
         batch = task.getLocalProperty(_BATCH)
@@ -72,7 +72,7 @@ class Attempt:
         return cls(query, batch, task.partitionId(), task.attemptNumber())
 
     def stage_name(self) -> str:
-        """Another one each time."""
+        """Return a new name, different at each call."""
         parts = (self.query, self.batch, self.partition, self.number, uuid.uuid4().hex)
         return "-".join(map(str, parts))
 
@@ -80,14 +80,15 @@ class Attempt:
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise SparkSideError("rows are written by tasks of Spark, and this is none")
+        raise SparkSideError("rows can only be written by a task of Spark; no task runs in this process")
     return task
 
 
 def new_write(options: SinkOptions) -> tuple[str, int]:
-    """Query and batch of a batch write: with option batchId those of the options, and each is written once.
+    """Return query and batch of a batch write.
 
-    Without it a write is a query of its own, and writing the same rows again is another one.
+    With option batchId they come from the options, and each batch is written once. Without it each write is
+    a new query, so rows that are written again are new messages.
     """
     if options.batch_id is not None:
         assert options.query_name is not None
@@ -97,7 +98,7 @@ def new_write(options: SinkOptions) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver; a task without rows has no stages."""
+    """The result of a task for the driver; a task without rows has no stages."""
 
     query: str
     batch: int
@@ -107,17 +108,17 @@ class Staged(WriterCommitMessage):
 
 @dataclass(slots=True)
 class _Part:
-    """Batches of a task that are staged under one name: kept, so that they can be sent again."""
+    """Batches of a task that are staged under one name, kept so that they can be sent again."""
 
     source: Iterator[pa.RecordBatch]
     kept: list[pa.RecordBatch]
     size_bytes: int = 0
     failed: Exception | None = None
-    """What the source has raised: there is no more to come from it, and this is not all."""
+    """The error that the source raised, which ends the part early."""
 
     @classmethod
     def split(cls, source: Iterator[pa.RecordBatch]) -> Iterator[_Part]:
-        """Each is to be read to its end before the next is asked for."""
+        """Yield the parts; each must be read to its end before the next one is asked for."""
         for first in source:
             yield cls(source, [first], first.nbytes)
 
@@ -138,7 +139,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Staging:
-    """Puts the rows of one attempt at the broker."""
+    """Stages the rows of one attempt at the broker."""
 
     options: SinkOptions
     endpoint: Endpoint
@@ -154,19 +155,22 @@ class _Staging:
                 stages.append(self._put(part))
                 rows += sum(batch.num_rows for batch in part.kept)
         except BrokerAway:
-            raise  # nobody to tell
+            # The broker can't be told to abort.
+            raise
         except Exception:
-            if self.names:  # no names would mean the whole batch, other tasks' stages included
+            # An abort without names would end the whole batch, with the stages of other tasks.
+            if self.names:
                 abort(self.options, self.endpoint, self.attempt.query, self.attempt.batch, self.names)
             raise
         return Staged(self.attempt.query, self.attempt.batch, tuple(stages), rows)
 
     def _put(self, part: _Part) -> str:
-        """The name under which it is staged. A broker that goes away is waited for, and gets it anew.
+        """Stage a part and return its name; stage it again, under another name, if the broker goes away.
 
-        So does one that has ended a call in which nothing came for minutes, as often as a task is so slow.
+        The broker also ends a call in which no rows came for minutes. A slow task may need many calls, so the
+        time to give up counts from the last batch of rows.
         """
-        deadline_s, kept = 0.0, 0
+        deadline_s, kept_count = 0.0, 0
         while True:
             name = self.attempt.stage_name()
             self.names.append(name)
@@ -175,13 +179,14 @@ class _Staging:
                     calls.stage(self._descriptor(name), part)
                 return name
             except SparkSideError as error:
-                if part.failed is not None:  # the broker is not to blame, or not alone
+                # An error of the rows' source is the cause, whatever the broker answered.
+                if part.failed is not None:
                     raise part.failed from None
                 if not isinstance(error, BrokerAway):
                     raise
                 now_s = self.clock()
-                if len(part.kept) > kept:
-                    deadline_s, kept = now_s + self.options.broker_timeout_s, len(part.kept)
+                if len(part.kept) > kept_count:
+                    deadline_s, kept_count = now_s + self.options.broker_timeout_s, len(part.kept)
                 if now_s >= deadline_s:
                     raise
                 time.sleep(_PAUSE_S)
@@ -203,27 +208,28 @@ def _on_the_wire(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> Ite
     for batch in batches:
         try:
             pieces = [Rows.of(piece, options).to_wire() for piece in slices(batch)]
-        except pa.ArrowException as error:  # from here it would look like one of the broker's
+        except pa.ArrowException as error:
+            # `Calls.stage` would take an Arrow error for one of the broker.
             raise SparkSideError(f"rows can't be written as messages: {error}") from error
         yield from pieces
 
 
 def _found_again(endpoint: Endpoint) -> Endpoint:
-    """A broker that comes back may take Flight calls on another port; until it does, the old one is tried."""
-    found = find(endpoint.options)
-    return found if found.is_leveret else endpoint
+    """Return the broker's present endpoint, which may have another port; the old one if it has no Flight."""
+    current = find(endpoint.options)
+    return current if current.is_leveret else endpoint
 
 
 def commit(
     options: SinkOptions, endpoint: Endpoint, query: str, batch: int, staged: Iterable[Staged]
 ) -> None:
-    """Shows what was staged, once. It is sent until the broker answers, which does no harm."""
-    stages = [name for one in staged for name in one.stages]
+    """Make staged rows visible, once; the request may be sent again until the broker answers."""
+    stages = [name for result in staged for name in result.stages]
     with Calls(endpoint) as calls:
         answer = calls.ask(Commit(options.vhost, query, batch, stages), Committed)
     if answer.known:
         log.warning(
-            "batch %d of query %s was committed already, and what is written of it again is thrown away: as "
+            "batch %d of query %s was committed already, so its rows are discarded this time: as "
             "it should be after a crash or a lost answer, but not if a new checkpoint has an old queryName",
             batch,
             query,
@@ -232,7 +238,7 @@ def commit(
 
 
 def abort(options: SinkOptions, endpoint: Endpoint, query: str, batch: int, stages: Sequence[str]) -> None:
-    """Throws stages away. What can't be told to the broker expires."""
+    """Discard stages; they expire if the broker can't be told."""
     try:
         with Calls(endpoint) as calls:
             calls.ask(Abort(options.vhost, query, batch, list(stages)), Done)
@@ -241,23 +247,20 @@ def abort(options: SinkOptions, endpoint: Endpoint, query: str, batch: int, stag
 
 
 def give_up(options: SinkOptions, endpoint: Endpoint, query: str, batch: int) -> None:
-    """Ends a write whose name nobody else has: it is committed without rows.
-
-    So what a task stages that has not heard of the end is thrown away, as of any batch that is committed.
-    """
+    """Commit a write without rows, so the broker discards stages that come later."""
     try:
         with Calls(endpoint) as calls:
             if calls.ask(Commit(options.vhost, query, batch, []), Committed).known:
                 log.error(
-                    "the write %s had been ended before it was given up: if its commit came through and only "
-                    "the answer did not, its rows are there. Look before you write them again",
+                    "the write %s had ended before it was given up: if its commit succeeded and only the "
+                    "answer was lost, its rows are visible. Look before you write them again",
                     query,
                     extra={"event": "write_known"},
                 )
     except SparkSideError as error:
         log.warning(
-            "whether the write %s was committed is not known: look before you write its rows again. What it "
-            "has staged and not committed expires: %s",
+            "whether the write %s was committed is not known: look before you write its rows again. Stages "
+            "that were not committed expire: %s",
             query,
             error,
         )
@@ -270,7 +273,8 @@ class StageWriter(DataSourceArrowWriter):
         check(schema, options)
         self._options = options
         self._endpoint = endpoint
-        self._query, self._batch = new_write(options)  # once, on the driver: this object travels
+        # Chosen once, on the driver; tasks get a pickled copy of this object.
+        self._query, self._batch = new_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         attempt = Attempt.of_batch(self._query, self._batch)
@@ -280,8 +284,8 @@ class StageWriter(DataSourceArrowWriter):
         commit(self._options, self._endpoint, self._query, self._batch, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The whole of it where nobody else has the query's name; else what its own tasks have staged."""
-        stages = [name for one in _staged(messages) for name in one.stages]
+        """End the whole write; with option batchId, discard only the stages of its own tasks."""
+        stages = [name for result in _staged(messages) for name in result.stages]
         if self._options.batch_id is None:
             give_up(self._options, self._endpoint, self._query, self._batch)
         elif stages:
@@ -302,14 +306,15 @@ class StageStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         staged = _staged(messages)
         query = self._query(staged)
-        if query is not None:  # else there was no task, hence no row, and nobody knows the query
+        # Without a query name no task ran, so there are no rows.
+        if query is not None:
             commit(self._options, self._endpoint, query, batchId, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Only what its own tasks have staged: another run of the query may be at this batch already."""
+        """Discard what its own tasks have staged: another run of the query may be at this batch already."""
         staged = _staged(messages)
         query = self._query(staged)
-        stages = [name for one in staged for name in one.stages]
+        stages = [name for result in staged for name in result.stages]
         if query is not None and stages:
             abort(self._options, self._endpoint, query, batchId, stages)
 
@@ -318,5 +323,5 @@ class StageStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
-    """Those of tasks that ended well."""
+    """Return the results of tasks that succeeded."""
     return [message for message in messages if isinstance(message, Staged)]

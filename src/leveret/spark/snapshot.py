@@ -1,9 +1,9 @@
 """A batch read of a Leveret: what is in a queue, a stream or a topic now, without consuming anything.
 
-The broker says which messages there are; tasks read them like a lease's. Ranges of offsets are cut out before
-anything is read, ranges of time and pushed filters by column afterwards. A message of a queue that somebody
-consumes between plan and read is not an error of anybody's: it is just not there. One of a stream that
-retention takes meanwhile is lost.
+The broker says which messages exist; tasks read them as they read a lease. Ranges of offsets apply before
+anything is read. Ranges of time and pushed filters apply afterwards, by column. If a consumer takes a message
+of a queue between plan and read, the result lacks the message, without an error. If retention deletes a
+message of a stream in that time, data are lost.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
 from leveret.spark.pushdown import OFFSET_MAX, Narrowed, Pushdown, instant
 from leveret.spark.read_tasks import Messages, Planned, divided, read_messages
+from leveret.spark.refusals import ask
 
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _CLOCKS_GO_BACK: Final = timedelta(minutes=10)
-"""Behind the end of a range of time so much more is looked at, since clocks are set back now and then."""
+"""How far a read goes on behind the end of a range of time, because clocks are set back now and then."""
 
 
 class SnapshotReader(Narrowed, DataSourceReader):
@@ -55,11 +56,12 @@ class SnapshotReader(Narrowed, DataSourceReader):
     def _plan(self, calls: Calls) -> list[Planned]:
         name = self._options.subject
         request = actions.Snapshot(self._options.vhost, name, start=self._start, stop=self._stop)
-        found = calls.ask(request, actions.Planned)
-        return [Planned(name, found.log_id, portion) for portion in found.portions]
+        plan = calls.ask(request, actions.Planned)
+        return [Planned(name, plan.log_id, portion) for portion in plan.portions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Messages):  # what Spark makes of an empty list
+        # Spark makes a partition of its own for an empty list.
+        if not isinstance(partition, Messages):
             return
         options = self._options
         if not self.fails_on_data_loss:
@@ -71,14 +73,14 @@ class SnapshotReader(Narrowed, DataSourceReader):
 
 
 class StreamSnapshotReader(SnapshotReader):
-    """The same of a stream, or of all partitions of a topic."""
+    """Reads a stream, or all partitions of a topic."""
 
     fails_on_data_loss = True
 
     def _plan(self, calls: Calls) -> list[Planned]:
         places = self._places(calls, topics.position(self._options.starting))
         ends = {place.stream: place.end for place in places}
-        starts = {place.stream: place.offset for place in places} | self._asked_for(places)
+        starts = {place.stream: place.offset for place in places} | self._starting_offsets(places)
         if self._options.starting_timestamp is not None:
             for place in self._places(calls, topics.position(self._options.starting_timestamp)):
                 starts[place.stream] = max(starts[place.stream], place.offset)
@@ -90,30 +92,30 @@ class StreamSnapshotReader(SnapshotReader):
         spans = {name: (max(starts[name], self._start), min(ends[name], stop)) for name in ends}
         spans = {name: span for name, span in spans.items() if span[0] < span[1]}
         request = topics.cover(self._options, spans)
-        return topics.planned(topics.asked(calls, request, actions.Covered, self._options))
+        return topics.planned(ask(calls, request, actions.Covered, self._options))
 
     def _places(self, calls: Calls, at: actions.At) -> list[actions.Place]:
-        request = topics.locate(self._options, at)
-        places: list[actions.Place] = topics.asked(calls, request, actions.Located, self._options).places
-        return places
+        return ask(calls, topics.locate(self._options, at), actions.Located, self._options).places
 
-    def _asked_for(self, places: Iterable[actions.Place]) -> dict[str, int]:
-        """The offsets that options name; `DataLost` if they are deleted."""
-        said = self._options.starting
+    def _starting_offsets(self, places: Iterable[actions.Place]) -> dict[str, int]:
+        """Return the offsets that the options name, by stream; raise `DataLost` if they are deleted."""
+        starting = self._options.starting
         if self._options.starting_offset is not None:
-            said = self._options.starting_offset
-        named: Mapping[str, int] = said if isinstance(said, Mapping) else {}
-        if isinstance(said, int):
-            named = {place.stream: said for place in places}
+            starting = self._options.starting_offset
+        offsets: Mapping[str, int] = starting if isinstance(starting, Mapping) else {}
+        if isinstance(starting, int):
+            offsets = {place.stream: starting for place in places}
         topics.Losses(self._options).check(
-            (place.stream, named[place.stream], place.gone_below) for place in places if place.stream in named
+            (place.stream, offsets[place.stream], place.gone_below)
+            for place in places
+            if place.stream in offsets
         )
-        return dict(named)
+        return dict(offsets)
 
 
 class PushdownSnapshotReader(Pushdown, SnapshotReader):
-    """With option `pushdown`."""
+    """Reads a queue with option `pushdown`."""
 
 
 class PushdownStreamSnapshotReader(Pushdown, StreamSnapshotReader):
-    """The same of streams and topics."""
+    """Reads a stream or a topic with option `pushdown`."""

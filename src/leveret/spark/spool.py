@@ -1,15 +1,17 @@
 """The spool: batches of messages as files, so that a batch can be read again, and by others.
 
     <location>/<vhost>/<queue>/<cursor>/
-        spool.json                     whose it is, and of which broker
-        epochs/<epoch>                 runs of the query: the highest is the one that may write
-        batches/<n>-<epoch>.arrow      messages; .ids: what stands for them; .json: the manifest, written last
-        known/<n>-<m>-<i>-<epoch>.ids  ids of many settled batches
-        settled/<n>-<epoch>-<m>.json   batches up to n are settled; what is known of them; the run's m-th
+        spool.json                     the queue, cursor and broker that the spool belongs to
+        epochs/<epoch>                 runs of the query: only the run with the highest epoch may write
+        batches/<n>-<epoch>.arrow      messages of batch n
+        batches/<n>-<epoch>.ids        digests of these messages
+        batches/<n>-<epoch>.json       the manifest, written last
+        known/<n>-<m>-<i>-<epoch>.ids  digests of many settled batches
+        settled/<n>-<epoch>-<m>.json   marker, the run's m-th: batches up to n are settled; files of their ids
 
-Owns these files and what they say; who consumes and acks is `spool_stream`. The rule: a file is written once,
-under another name first, and is whole when it has its own. A batch exists when its manifest does; of
-two with one number the one of the higher epoch counts.
+Owns these files and their contents; `spool_stream` consumes and acks. The rule: a file is written once, under
+a temporary name, and renamed when it is whole. A batch exists when its manifest exists; of two manifests with
+one number, the one of the higher epoch counts.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ NEW: Final = 0
 SETTLED: Final = -1
 _FORMAT: Final = 1
 _NUMBER_CHARS: Final = 21
-"""Of the number with which names begin, and the hyphen behind it."""
+"""Length of the number at the beginning of a file's name, and of the hyphen behind it."""
 _MERGES_MAX: Final = 4
 
 
 class TakenOver(SparkSideError):
-    """A later run of the query writes to the spool."""
+    """A later run of the query has taken over the spool."""
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -47,18 +49,18 @@ class _Owner(msgspec.Struct, frozen=True):
     queue: str
     cursor: str
     cluster: str = ""
-    """The name of the broker whose queue it is; empty when none has been said."""
+    """Name of the broker that has the queue; empty if the broker has not told one."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is in one batch."""
+    """The content of one batch."""
 
     batch: int
     file: str
     ids: str
-    """Empty when no message has an id."""
+    """File of the digests; empty if no message has an id."""
     first: int
-    """The number of the first message, counted over all batches."""
+    """Number of the first message, counted over all batches."""
     chunks: list[tuple[int, int]]
     """Messages and bytes of each record batch in the file."""
 
@@ -68,7 +70,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """How far a spool goes."""
+    """The numbers of the batches in a spool."""
 
     settled: int
     """Batches up to this number are settled."""
@@ -76,7 +78,7 @@ class Extent(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> int:
-        """The highest number there has been."""
+        """The highest number of a batch so far."""
         return max(self.unsettled, default=self.settled)
 
 
@@ -105,11 +107,11 @@ class Spool:
         window_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`window_s` is how long ids are known after their batch was settled."""
+        """`window_s` is how long ids are remembered after their batch was settled."""
         self._place = place
         self._owner = _Owner(_FORMAT, vhost, queue, cursor)
-        self._said: _Owner | None = None
-        """What spool.json says."""
+        self._written_owner: _Owner | None = None
+        """The content of spool.json; None if the file does not exist."""
         self._window_s = window_s
         self._clock = clock
         self._epoch = ""
@@ -117,7 +119,7 @@ class Spool:
         self._ids: dict[int, Ids] = {}
         self._runs: list[Run] = []
         self._markers = 0
-        """How many this run has written."""
+        """How many markers this run has written."""
         self._next_offset = 0
         self.settled = 0
         """Batches up to this number are settled."""
@@ -128,16 +130,18 @@ class Spool:
 
     @property
     def last(self) -> int:
-        """The highest number there has been."""
+        """The highest number of a batch so far."""
         return self.extent.last
 
     def open(self, cluster: str = "", check: Callable[[Extent], None] = lambda _: None) -> None:
-        """Takes over from earlier runs and reads what they left; those of another broker are left alone, and
-        those that `check` refuses."""
+        """Take over from earlier runs and read what they left.
+
+        Nothing is changed if the spool belongs to another broker or queue, or if `check` raises.
+        """
         self._check_owner()
         self._check_cluster(cluster)
-        check(self._seen())
-        self._own(cluster)
+        check(self._extent_by_names())
+        self._write_owner(cluster)
         self._begin_epoch()
         self._read_settled()
         self._read_batches()
@@ -145,7 +149,7 @@ class Spool:
         self.check()
 
     def check(self) -> None:
-        """`TakenOver` if a later run has begun."""
+        """Raise `TakenOver` if a later run has begun."""
         if max(self._place.names("epochs"), default="") != self._epoch:
             raise TakenOver(
                 f"another run of the query with cursor '{self._owner.cursor}' on queue '{self._owner.queue}' "
@@ -154,28 +158,29 @@ class Spool:
             )
 
     def claim(self, cluster: str) -> None:
-        """The broker with this name is the one whose queue it is; a spool without one takes the first that
-        comes, and a broker without a name takes any spool."""
+        """Note the broker's name, which may be empty; raise if the spool names another broker."""
         self._check_cluster(cluster)
-        self._own(cluster)
+        self._write_owner(cluster)
 
     # batches
 
     def after(self, number: int) -> int | None:
-        """The next batch that exists."""
+        """Return the next existing batch; None if there is none."""
         return min((batch for batch in self._batches if batch > number), default=None)
 
     def manifest(self, number: int) -> Manifest | None:
         return self._batches.get(number)
 
     def find(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """For each id: the number of the open batch it is in, `SETTLED`, or `NEW`."""
-        found = np.full(ids.shape[1], NEW, np.int64)
+        """Return for each id the number of the unsettled batch that has it, `SETTLED`, or `NEW`."""
+        order = np.lexsort((ids[1], ids[0]))
+        ordered = ids[:, order]
+        batches = np.full(ids.shape[1], NEW, np.int64)
         for run in self._remembered(self._clock()):
-            found[found_in(run.ids, ids)] = SETTLED
+            batches[order[found_in(run.ids, ordered)]] = SETTLED
         for number, known in self._ids.items():
-            found[found_in(known, ids)] = number
-        return found
+            batches[order[found_in(known, ordered)]] = number
+        return batches
 
     @property
     def next_offset(self) -> int:
@@ -183,7 +188,7 @@ class Spool:
         return self._next_offset
 
     def write(self, chunks: Sequence[pa.RecordBatch], ids: Ids) -> int:
-        """A new batch, behind all others; its number. It exists when this returns, and not before."""
+        """Write a new batch behind all others and return its number; its manifest is written last."""
         number = self.last + 1
         name = f"batches/{number:020d}-{self._epoch}"
         self._place.write(f"{name}.arrow", lambda sink: _write_chunks(sink, chunks))
@@ -204,7 +209,7 @@ class Spool:
         return number
 
     def settle(self, number: int) -> list[int]:
-        """Batches up to this one are done: their messages go, their ids stay for a while. Which they were."""
+        """Settle batches up to this one and return their numbers; their ids stay until the window ends."""
         due = sorted(batch for batch in self._batches if batch <= number)
         now_s = self._clock()
         runs = self._remembered(now_s)
@@ -222,7 +227,8 @@ class Spool:
         segments = [_Segment(run.file, run.level, run.settled_s) for run in runs]
         self.check()
         self._place.write_bytes(marker, msgspec.json.encode(_Settled(number, self._next_offset, segments)))
-        self.check()  # who was taken over since leaves the later run's files alone
+        # Check again: a run that was taken over meanwhile must not delete files of the later run.
+        self.check()
         self._sweep(number, runs, marker)
         self._runs = runs
         self.settled = number
@@ -231,7 +237,7 @@ class Spool:
         return due
 
     def _remembered(self, now_s: float) -> list[Run]:
-        """Ids whose window is not over."""
+        """Return the runs of ids whose window has not ended."""
         return [run for run in self._runs if run.settled_s + self._window_s > now_s]
 
     def _with_merges(self, runs: list[Run], number: int) -> list[Run]:
@@ -239,25 +245,31 @@ class Spool:
             small = to_merge(runs, window_s=self._window_s)
             if not small:
                 break
-            one = merged(small, f"known/{number:020d}-{self._markers}-{turn}-{self._epoch}.ids")
-            self._place.write_bytes(one.file, pack(one.ids))
-            runs = [one, *(run for run in runs if run not in small)]
+            large = merged(small, f"known/{number:020d}-{self._markers}-{turn}-{self._epoch}.ids")
+            self._place.write_bytes(large.file, pack(large.ids))
+            runs = [large, *(run for run in runs if run not in small)]
         return runs
 
     def _sweep(self, number: int, kept: Iterable[Run], marker: str) -> None:
-        """Deletes what the marker has made superfluous, also of what others left, or never ended.
+        """Delete files that the marker has made superfluous, also files that earlier runs left.
 
-        Other markers go first, then what they name: a run that was taken over may have written one late.
+        Other markers are deleted first, then the files that they name: a run that was taken over may have
+        written a marker late.
         """
+        # The second condition finds markers of earlier runs.
         self._place.delete(
             f"settled/{name}"
             for name in self._place.names("settled")
-            if f"settled/{name}" < marker or name[_NUMBER_CHARS:] < self._epoch  # of earlier runs
+            if f"settled/{name}" < marker or name[_NUMBER_CHARS:] < self._epoch
         )
-        gone = {run.file for run in self._runs}
-        gone |= {f"batches/{name}" for name in self._place.names("batches") if int(name[:20]) <= number}
-        gone |= {f"known/{name}" for name in self._place.names("known") if _epoch_in(name) < self._epoch}
-        self._place.delete(gone - {run.file for run in kept})
+        superfluous = {run.file for run in self._runs}
+        superfluous |= {
+            f"batches/{name}" for name in self._place.names("batches") if int(name[:20]) <= number
+        }
+        superfluous |= {
+            f"known/{name}" for name in self._place.names("known") if _epoch_in(name) < self._epoch
+        }
+        self._place.delete(superfluous - {run.file for run in kept})
 
     # opening
 
@@ -266,22 +278,22 @@ class Spool:
         if data is None:
             return
         try:
-            found = msgspec.json.decode(data, type=_Owner)
+            owner = msgspec.json.decode(data, type=_Owner)
         except msgspec.MsgspecError:
-            found = None
-        if found is not None and found.format > _FORMAT:
+            owner = None
+        if owner is not None and owner.format > _FORMAT:
             raise SparkSideError(
-                f"the spool at {self._place} has format {found.format}, this version reads {_FORMAT}",
+                f"the spool at {self._place} has format {owner.format}, this version reads {_FORMAT}",
                 hint="use the version that wrote it, or a later one",
             )
-        if found is None or msgspec.structs.replace(found, cluster="") != self._owner:
-            whose = f"of queue '{found.queue}', cursor '{found.cursor}'" if found else "of something else"
+        if owner is None or msgspec.structs.replace(owner, cluster="") != self._owner:
+            whose = f"of queue '{owner.queue}', cursor '{owner.cursor}'" if owner else "of something else"
             raise SparkSideError(
                 f"the spool at {self._place} is {whose}, not of queue '{self._owner.queue}', cursor "
                 f"'{self._owner.cursor}'",
                 hint="choose another spoolLocation",
             )
-        self._owner = self._said = found
+        self._owner = self._written_owner = owner
 
     def _check_cluster(self, cluster: str) -> None:
         if cluster and self._owner.cluster not in ("", cluster):
@@ -292,20 +304,22 @@ class Spool:
                 "spool.json there",
             )
 
-    def _own(self, cluster: str) -> None:
-        """The spool says whose it is."""
+    def _write_owner(self, cluster: str) -> None:
         if cluster:
             self._owner = msgspec.structs.replace(self._owner, cluster=cluster)
-        if self._said == self._owner:
+        if self._written_owner == self._owner:
             return
-        if self._said is not None:
-            self._place.delete(["spool.json"])  # without it a spool is anybody's, with what is in it
+        # A crash between the two steps loses no messages: any query may take over a spool without spool.json.
+        if self._written_owner is not None:
+            self._place.delete(["spool.json"])
         self._place.write_bytes("spool.json", msgspec.json.encode(self._owner))
-        self._said = self._owner
+        self._written_owner = self._owner
 
-    def _seen(self) -> Extent:
-        """By the names of files, which an earlier run may still write. What it settles meanwhile is seen as
-        that or as a batch, because batches are looked at first."""
+    def _extent_by_names(self) -> Extent:
+        """Return the extent of the spool by the names of its files, which an earlier run may still write.
+
+        Batches are listed before markers: a batch that is settled meanwhile is in one of both lists.
+        """
         manifests = {int(name[:20]) for name in self._place.names("batches") if name.endswith(".json")}
         settled = max((int(name[:20]) for name in self._place.names("settled")), default=0)
         return Extent(settled, frozenset(number for number in manifests if number > settled))
@@ -324,19 +338,18 @@ class Spool:
         data = self._place.read(f"settled/{newest}")
         if data is None:
             raise self._damaged(f"settled/{newest}")
-        said = msgspec.json.decode(data, type=_Settled)
-        self.settled, self._next_offset = said.through, said.next_offset
+        marker = msgspec.json.decode(data, type=_Settled)
+        self.settled, self._next_offset = marker.through, marker.next_offset
         self._runs = [
             Run(segment.file, segment.level, segment.settled_s, self._read_ids(segment.file))
-            for segment in said.segments
+            for segment in marker.segments
         ]
 
     def _read_batches(self) -> None:
-        """Those that are not settled."""
-        manifests: dict[int, str] = {}
-        for name in sorted(self._place.names("batches")):
-            if name.endswith(".json"):
-                manifests[int(name[:20])] = name  # the highest epoch comes last
+        """Read the manifests and ids of the unsettled batches."""
+        # Of manifests with one number the highest epoch comes last and wins.
+        names = sorted(name for name in self._place.names("batches") if name.endswith(".json"))
+        manifests = {int(name[:20]): name for name in names}
         for number, name in manifests.items():
             data = self._place.read(f"batches/{name}")
             if number <= self.settled or data is None:
@@ -347,8 +360,10 @@ class Spool:
             self._next_offset = max(self._next_offset, manifest.first + manifest.messages)
 
     def _sweep_leftovers(self) -> None:
-        """What earlier runs did not come to delete, or to finish; never what belongs to a later one, nor ids:
-        a marker may still come that names them."""
+        """Delete files that earlier runs did not delete or finish, but no files of a later run.
+
+        Merged ids stay: a late marker of an earlier run may name them.
+        """
         self.check()
         for folder in ("batches", "known", "settled"):
             self._place.sweep(folder)
@@ -372,7 +387,8 @@ class Spool:
 
 
 def _epoch_in(name: str) -> str:
-    """
+    """Return the epoch in the name of a file of merged ids.
+
     >>> _epoch_in("00000000000000000007-3-0-00000000000000000002-5f.ids")
     '00000000000000000002-5f'
     """
@@ -386,7 +402,7 @@ def _write_chunks(sink: pa.NativeFile, chunks: Sequence[pa.RecordBatch]) -> None
 
 
 def read_chunks(place: Place, file: str, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """Record batches of a batch's file, for whoever reads it."""
+    """Yield the record batches from `first` up to before `stop` of a batch's file; used on executors."""
     with place.open(file) as source:
         reader = pa.ipc.open_file(source)
         for index in range(first, stop):
@@ -394,5 +410,5 @@ def read_chunks(place: Place, file: str, first: int, stop: int) -> Iterator[pa.R
 
 
 def folder_of(*, vhost: str, queue: str, cursor: str, kept: bool = True) -> str:
-    """Where a spool is, below its location; one that is not kept has a place of its own."""
+    """Return the folder of a spool below its location; a spool that is not kept has a folder of its own."""
     return "/".join((component(vhost), component(queue), component(cursor) + ("" if kept else "~none")))

@@ -1,11 +1,13 @@
-"""A query over a queue on any AMQP broker: batches are spooled, read by Spark, and acked once it has them.
+"""A query over a queue on any AMQP broker: messages are spooled, read by Spark, and acked when committed.
 
-Owns the order of steps on the driver: what Spark has committed is settled in the spool, then acked; what was
-delivered is spooled, then planned. `spool` owns the files, `queue_consumer` the connection, `columns` the
-columns. Spark's offset is the number of a batch in the spool; `from` is where the query began, so that its
-first batch is the same when it is run again. The rule: a message is acked only when its batch is in Spark's
-commit log, or when it is a copy of one that is. A message without an id is known as a copy only while this
-run remembers that it was not acked.
+Owns the order of steps on the driver. Batches that Spark has committed are settled in the spool, then acked.
+Deliveries are spooled, then planned as a batch. `spool` owns the files, `queue_consumer` the connection,
+`columns` the columns. Spark's offset is the number of a batch in the spool; `from` is where the query began,
+so its first batch is identical when it runs again.
+
+The rule: a message is acked only when its batch is in Spark's commit log, or when it is a copy of a message
+in such a batch. A copy without an id is recognised only while this run remembers that the message was not
+acked.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -32,6 +33,8 @@ from leveret.client.acks import Settled
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError
 from leveret.client.redrive import REJECT
+from leveret.spark import limits
+from leveret.spark.checkpoints import check_identity
 from leveret.spark.columns import Columns
 from leveret.spark.deliveries import STREAM_OFFSET, chunks_of
 from leveret.spark.errors import BadOption, DataLost, SparkSideError, WrongCheckpoint
@@ -43,12 +46,12 @@ from leveret.spark.spool import NEW, Extent, Manifest, Spool, folder_of, read_ch
 
 PREFETCH_MAX: Final = 65_535
 BATCH_MESSAGES: Final = 20_000
-"""Of a batch without maxMessagesPerTrigger; as many again are fetched while Spark works on it."""
+"""Most messages of a batch without maxMessagesPerTrigger; as many again are prefetched meanwhile."""
 _PARTITION_BYTES: Final = 64 << 20
 _WAIT_S: Final = 0.25
-"""How long a trigger waits when nothing is there; Spark asks again."""
+"""How long a trigger waits for the first message; Spark asks again."""
 _PATIENCE_S: Final = 5.0
-"""How long availableNow and once wait for messages that the broker counts and could deliver."""
+"""How long `availableNow` and `once` wait for messages that the broker counts and could deliver."""
 
 Offset = dict[str, Any]
 
@@ -64,40 +67,32 @@ class SpoolPartition(InputPartition):
 
 @dataclass(slots=True)
 class _Taken:
-    """A delivery, not acked."""
+    """A delivery that is not acked."""
 
     delivery: Delivery
-    said: bytes
-    """What stands for it."""
-    named: bool
-    """It has an id."""
+    digest: bytes
+    has_id: bool
     batch: int
-    """Where in the spool it is, or one that it is a copy of."""
+    """Batch in the spool that holds the message, or another copy of it."""
 
 
 @dataclass(slots=True)
 class _New:
-    """What the spool does not know yet."""
+    """Deliveries that the spool does not know yet."""
 
     messages: list[_Taken] = field(default_factory=list)
     digests: dict[bytes, None] = field(default_factory=dict)
-    """What stands for those that have an id."""
+    """Digests of the messages that have an id."""
     copies: list[_Taken] = field(default_factory=list)
-    """Further ones with the same id and body."""
+    """Further deliveries with id and body of one of the messages."""
 
 
 class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`SpoolStreamReader(options)`; connects and takes over the spool at the first call on the driver."""
+    """`SpoolStreamReader(options)`: connects and takes over the spool at the first call on the driver."""
 
     def __init__(self, options: SourceOptions) -> None:
-        if options.spool_location is None:
-            raise BadOption(
-                "option spoolLocation is missing: the broker is not Leveret, so messages are kept in files "
-                "until Spark has committed them",
-                hint="a directory that driver and executors reach: /shared/spool, file:///shared/spool, s3://…",
-            )
-        if options.cursor is None:
-            raise BadOption("option cursor is missing", hint="the query's name: any name, kept for its life")
+        assert options.spool_location is not None
+        assert options.cursor is not None
         self._options = options
         self._acks = options.ack_mode == "commit"
         self._place = Place.at(
@@ -107,15 +102,15 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._spool: Spool | None = None
         self._consumer: QueueConsumer | None = None
         self._cluster: str | None = None
-        """How the broker calls itself, once it was asked."""
+        """The broker's name; None before the broker was asked."""
         self._unsettled: dict[int, list[_Taken]] = {}
-        """Deliveries by the batch they are in, or are copies of."""
+        """Deliveries by the batch that holds them or their copies."""
         self._returning = Returning(options.dedup_window_s)
-        self._is_a_queue = False
-        """The broker was asked, and has said so."""
+        self._is_known_as_queue = False
+        """Whether the broker was asked and has no stream of this name."""
         self._budget: int | None = None
-        """How many messages availableNow may still take."""
-        self._waiting: int | None = None
+        """How many messages `availableNow` may still take."""
+        self._ready_count: int | None = None
         self._warned: set[str] = set()
 
     # what Spark calls, on the driver
@@ -124,9 +119,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._claimed().settled)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.max_messages is None and self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadMaxRows(self._options.max_messages or BATCH_MESSAGES)
+        limit = limits.default_limit(self._options)
+        return ReadMaxRows(BATCH_MESSAGES) if isinstance(limit, ReadAllAvailable) else limit
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._budget = self._connected().depth()
@@ -138,25 +132,27 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = spool.after(number)
         if batch is None:
             batch = self._spool_more(spool, limit)
-        self._waiting = self._connected().ready()
+        self._ready_count = self._connected().ready()
         return start if batch is None else self._offset(batch) | {"from": start.get("from", number)}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         if self._spool is None:
             return None
-        lag = {} if self._waiting is None else {"ready": self._waiting}
+        lag = {} if self._ready_count is None else {"ready": self._ready_count}
         return self._offset(self._spool.last) | lag
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         first, last = self._number(start), self._number(end)
         if "from" not in start:
-            first = end.get("from", first)  # the first batch, once more: others may have settled it meanwhile
+            # The first batch again: another run may have settled it meanwhile.
+            first = end.get("from", first)
         if first == last:
             return []
         numbers = range(first + 1, last + 1)
         spool = self._opened(partial(self._check_batches, numbers))
-        found = (spool.manifest(number) for number in numbers)
-        return _split([manifest for manifest in found if manifest is not None], self._options.min_partitions)
+        manifests = (spool.manifest(number) for number in numbers)
+        existing = [manifest for manifest in manifests if manifest is not None]
+        return _split(existing, self._options.min_partitions)
 
     def commit(self, end: Offset) -> None:
         number = self._number(end)
@@ -198,14 +194,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"queue": options.subject, "vhost": options.vhost, "cursor": options.cursor, "spool": batch}
 
     def _number(self, offset: Offset) -> int:
-        mine = self._offset(0)
-        for name in ("queue", "vhost", "cursor"):
-            if offset.get(name) != mine[name]:
-                raise WrongCheckpoint(
-                    f"the checkpoint belongs to {name} '{offset.get(name)}', this query reads {name} "
-                    f"'{mine[name]}'",
-                    hint="each query has a checkpoint of its own",
-                )
+        identity = self._offset(0)
+        check_identity(offset, {name: identity[name] for name in ("queue", "vhost", "cursor")})
         number = offset.get("spool")
         if not isinstance(number, int):
             raise WrongCheckpoint(
@@ -215,30 +205,30 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return number
 
     def _check_start(self, number: int, extent: Extent) -> None:
-        """The checkpoint and the spool must have gone the same way."""
+        """Report loss if the checkpoint's batch is not between the settled and the last batch."""
         if self._acks and number > extent.last:
-            self._lose(self._lost(number, extent))
+            self._report_loss(self._lost_batch(number, extent))
         elif self._acks and number < extent.settled:
             lost = DataLost(
                 f"the checkpoint is at batch {number} of the spool at {self._place}, which is settled up to "
                 f"{extent.settled}: another checkpoint was used in between",
                 hint="what that read is not in this query's result; failOnDataLoss=false goes on without it",
             )
-            self._lose(lost)
+            self._report_loss(lost)
 
     def _check_batches(self, numbers: range, extent: Extent) -> None:
-        """What was planned must be there."""
+        """Report loss if one of the planned batches is not in the spool."""
         for number in numbers:
             if self._acks and number not in extent.unsettled:
-                self._lose(self._lost(number, extent))
+                self._report_loss(self._lost_batch(number, extent))
 
-    def _lose(self, lost: DataLost) -> None:
-        """An error, or a warning where loss is allowed."""
+    def _report_loss(self, lost: DataLost) -> None:
+        """Raise the error; only warn where loss is allowed."""
         if self._options.fail_on_data_loss:
             raise lost
         self._warn_once(lost.sentence)
 
-    def _lost(self, number: int, extent: Extent) -> DataLost:
+    def _lost_batch(self, number: int, extent: Extent) -> DataLost:
         if number <= extent.settled:
             return DataLost(
                 f"batch {number} is settled, and no longer in the spool at {self._place}",
@@ -253,7 +243,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # the spool and the queue
 
     def _claimed(self, check: Callable[[Extent], None] = lambda _: None) -> Spool:
-        """The spool, which must be of the queue's broker."""
+        """Return the opened spool; raise if it belongs to another broker."""
         if self._cluster is None:
             self._cluster = self._connected().cluster
         spool = self._opened(check)
@@ -261,11 +251,14 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return spool
 
     def _opened(self, check: Callable[[Extent], None] = lambda _: None) -> Spool:
-        """The spool, which must still be this run's. Who has no business here takes nothing over: it is
-        checked first."""
+        """Return the spool; raise if a later run has taken it over.
+
+        A new run takes it over only after `check` has passed.
+        """
         if self._spool is None:
             if not self._acks:
-                self._place.delete_all()  # what an earlier run tried out has gone back to the queue
+                # The messages of an earlier run with ackMode=none have gone back to the queue.
+                self._place.delete_all()
             options = self._options
             assert options.cursor is not None
             spool = Spool(
@@ -283,10 +276,10 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._spool
 
     def _connected(self) -> QueueConsumer:
-        """Who can be asked about the queue, and has not begun to consume it before more is to be spooled."""
+        """Return the connected consumer; `_spool_more` lets it begin to consume."""
         if self._consumer is None:
-            wanted = 2 * (self._options.max_messages or BATCH_MESSAGES) if self._acks else PREFETCH_MAX
-            consumer = QueueConsumer(self._options, prefetch=min(wanted, PREFETCH_MAX))
+            prefetch = 2 * (self._options.max_messages or BATCH_MESSAGES) if self._acks else PREFETCH_MAX
+            consumer = QueueConsumer(self._options, prefetch=min(prefetch, PREFETCH_MAX))
             try:
                 consumer.open()
             except BaseException:
@@ -296,7 +289,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._consumer
 
     def _settle(self, spool: Spool, number: int) -> None:
-        """Spark has committed everything up to this batch."""
+        """Settle and ack everything up to this batch, which Spark has committed."""
         spool.settle(number)
         if self._acks:
             for batch in [batch for batch in self._unsettled if batch <= number]:
@@ -305,20 +298,23 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._returning.settled(number, time.monotonic())
 
     def _ack(self, settled: list[_Taken]) -> None:
-        """What it is too late for comes again."""
+        """Ack deliveries; expect a redelivery of each one whose channel has ended."""
         if not settled or self._consumer is None:
             return
         answers = self._consumer.ack([taken.delivery for taken in settled])
         for taken, answer in zip(settled, answers, strict=True):
-            if answer is Settled.STALE and not taken.named:
-                self._returning.add(taken.said, taken.batch)
+            if answer is Settled.STALE and not taken.has_id:
+                self._returning.add(taken.digest, taken.batch)
 
     def _spool_more(self, spool: Spool, limit: ReadLimit) -> int | None:
-        """The next batch, out of what is delivered; None if nothing new is."""
+        """Spool the next batch of deliveries and return its number; None if no delivery is new."""
         consumer = self._connected()
         consumer.begin()
-        max_messages, max_bytes = self._limits(limit)
-        comes_again = self._budget is None and not isinstance(limit, ReadAllAvailable)  # that is once
+        max_messages, max_bytes = limits.most(limit, self._options)
+        if max_messages is None:
+            max_messages = PREFETCH_MAX
+        # Spark passes ReadAllAvailable for the trigger `once`.
+        is_last_call = self._budget is not None or isinstance(limit, ReadAllAvailable)
         empty_s = 0.0
         while self._budget is None or self._budget > 0:
             room = max_messages if self._budget is None else min(max_messages, self._budget)
@@ -331,13 +327,14 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return self._spooled(spool, new)
             if taken:
                 continue
-            if comes_again:
+            if not is_last_call:
                 return None
-            empty, now_s = consumer.ready() == 0, time.monotonic()
-            was_empty = consumer.quiet_since_s <= empty_s  # what the broker counts no more is under way
-            if (empty and was_empty) or now_s > consumer.quiet_since_s + _PATIENCE_S:
+            is_empty, now_s = consumer.ready() == 0, time.monotonic()
+            # An empty queue may still have deliveries on their way: it must be empty twice.
+            was_empty = consumer.quiet_since_s <= empty_s
+            if (is_empty and was_empty) or now_s > consumer.quiet_since_s + _PATIENCE_S:
                 break
-            empty_s = now_s if empty else 0.0
+            empty_s = now_s if is_empty else 0.0
         if self._budget is not None:
             self._budget = 0
         return None
@@ -351,28 +348,25 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_if_full()
         return batch
 
-    def _limits(self, limit: ReadLimit) -> tuple[int, int | None]:
-        options = self._options
-        if isinstance(limit, ReadMaxRows):
-            own = limit.max_rows == (options.max_messages or BATCH_MESSAGES)
-            return limit.max_rows, options.max_bytes if own else None
-        if isinstance(limit, ReadMaxBytes):
-            return PREFETCH_MAX, limit.max_bytes
-        return PREFETCH_MAX, None
-
     def _refuse_streams(self, consumer: QueueConsumer, taken: list[Delivery]) -> None:
-        """A stream can be consumed like a queue, but its messages stay: they are read by their offsets. Each
-        says its own; what says one is not always of a stream, so the broker is asked, once."""
-        if self._is_a_queue or not taken or STREAM_OFFSET.encode() not in taken[0].header:
+        """Raise if the deliveries come from a stream, where acks settle nothing.
+
+        Messages of a stream carry their offset in a header. A message of a queue may carry this header too,
+        so the broker is asked, once.
+        """
+        if self._is_known_as_queue or not taken or STREAM_OFFSET.encode() not in taken[0].header:
             return
         if consumer.is_a_stream():
             raise BadOption(
                 f"'{self._options.queue}' is a stream, not a queue", hint="name it with option stream"
             )
-        self._is_a_queue = True
+        self._is_known_as_queue = True
 
     def _without_known(self, spool: Spool, deliveries: list[Delivery]) -> _New:
-        """Copies of what is settled are acked, copies of what is not wait until it is."""
+        """Return the deliveries that the spool does not know.
+
+        Copies of settled messages are acked; copies of unsettled messages are kept until those are settled.
+        """
         new = _New()
         settled: list[_Taken] = []
         for taken in self._looked_up(spool, deliveries):
@@ -381,12 +375,12 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     settled.append(taken)
                 else:
                     self._keep(taken, taken.batch)
-            elif taken.said in new.digests:
+            elif taken.digest in new.digests:
                 new.copies.append(taken)
             else:
                 new.messages.append(taken)
-                if taken.named:
-                    new.digests[taken.said] = None
+                if taken.has_id:
+                    new.digests[taken.digest] = None
                 continue
             self._warn_of_copies(taken.delivery)
         if settled:
@@ -395,51 +389,51 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return new
 
     def _looked_up(self, spool: Spool, deliveries: list[Delivery]) -> list[_Taken]:
-        """Each with what stands for it, and where that is in the spool."""
-        found: list[_Taken] = []
+        """Return the deliveries, each with its digest and the batch that the spool knows it in."""
+        looked_up: list[_Taken] = []
         for delivery in deliveries:
             name = _message_id(delivery)
-            said = digest(name, delivery.body) if name else digest_without_id(delivery)
-            found.append(_Taken(delivery, said, bool(name), NEW))
-        named = [taken for taken in found if taken.named]
-        batches = spool.find(ids_of([taken.said for taken in named])).tolist()
-        for taken, batch in zip(named, batches, strict=True):
+            key = digest(name, delivery.body) if name else digest_without_id(delivery)
+            looked_up.append(_Taken(delivery, key, bool(name), NEW))
+        with_id = [taken for taken in looked_up if taken.has_id]
+        batches = spool.find(ids_of([taken.digest for taken in with_id])).tolist()
+        for taken, batch in zip(with_id, batches, strict=True):
             taken.batch = batch
-        self._look_up_unnamed([taken for taken in found if not taken.named])
-        return found
+        self._look_up_without_id([taken for taken in looked_up if not taken.has_id])
+        return looked_up
 
-    def _look_up_unnamed(self, unnamed: list[_Taken]) -> None:
-        """Those that this run has seen before, and could not ack on the channel on which they came."""
-        if unnamed:
+    def _look_up_without_id(self, without_id: list[_Taken]) -> None:
+        """Set the batch of messages that this run spooled, but could not ack before their channel ended."""
+        if without_id:
             self._warn_once(
                 f"messages of queue '{self._options.subject}' have no message_id: they are read at least "
                 "once, and may be read twice after a lost connection or a restart"
             )
-        again = [taken for taken in unnamed if taken.delivery.wire_redelivered]
-        if again:
-            self._expect_what_was_lost()
-        for taken in again:
-            taken.batch = self._returning.take(taken.said) or NEW
+        redelivered = [taken for taken in without_id if taken.delivery.wire_redelivered]
+        if redelivered:
+            self._expect_redeliveries()
+        for taken in redelivered:
+            taken.batch = self._returning.take(taken.digest) or NEW
 
-    def _expect_what_was_lost(self) -> None:
-        """Deliveries whose channel has ended can't be acked any more."""
+    def _expect_redeliveries(self) -> None:
+        """Expect a redelivery of each message whose channel has ended: no ack for it is possible any more."""
         for batch, kept in self._unsettled.items():
             alive: list[_Taken] = []
             for taken in kept:
                 if taken.delivery.ledger.alive:
                     alive.append(taken)
-                elif not taken.named:
-                    self._returning.add(taken.said, batch)
+                elif not taken.has_id:
+                    self._returning.add(taken.digest, batch)
             self._unsettled[batch] = alive
 
     def _keep(self, taken: _Taken, batch: int) -> None:
-        """Until the batch is settled; what it holds is in the spool."""
+        """Keep a delivery until the batch is settled, without its content, which is in the spool."""
         taken.batch = batch
         taken.delivery.body = taken.delivery.header = b""
         self._unsettled.setdefault(batch, []).append(taken)
 
     def _warn_if_full(self) -> None:
-        """Where nothing is acked, everything that was read is in flight."""
+        """Warn if all of the prefetch is in flight, which happens with ackMode=none only."""
         kept = (taken for batch in self._unsettled.values() for taken in batch)
         if not self._acks and sum(taken.delivery.ledger.alive for taken in kept) >= PREFETCH_MAX:
             self._warn_once(
@@ -461,36 +455,40 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _counted(taken: list[Delivery], new: _New) -> int:
-    """How many of these the broker had counted: not copies that come again, of which nobody knows."""
+    """Return how many of the deliveries spend the budget of `availableNow`: all but redelivered copies."""
     first = sum(not delivery.wire_redelivered for delivery in taken)
     return first + sum(message.delivery.wire_redelivered for message in new.messages)
 
 
 def _message_id(delivery: Delivery) -> str | None:
-    """With the marks of a pipeline's rejection: what comes back is no copy of what was rejected."""
+    """Return the message id, with the headers of a pipeline's rejection.
+
+    So a rejected message that is sent back to the queue is no copy of the first delivery.
+    """
     try:
         name = delivery.message_id
         if not name or REJECT.encode() not in delivery.header:
             return name
-        return f"{name} {sorted(each for each in delivery.headers.items() if each[0].startswith(REJECT))}"
-    except ConversionError:  # whoever reads the properties later is told
+        return f"{name} {sorted(item for item in delivery.headers.items() if item[0].startswith(REJECT))}"
+    except ConversionError:
         return None
 
 
 def _split(manifests: list[Manifest], at_least: int) -> list[InputPartition]:
-    """Neighbouring chunks of a file go together, up to a size that leaves enough partitions."""
+    """Return partitions of neighbouring chunks of a file, small enough for at least `at_least` partitions."""
     total_bytes = sum(size for manifest in manifests for _, size in manifest.chunks)
     share = min(_PARTITION_BYTES, max(1, total_bytes // max(1, at_least)))
     left = sum(len(manifest.chunks) for manifest in manifests)
-    found: list[InputPartition] = []
+    partitions: list[InputPartition] = []
     for manifest in manifests:
         first = size = 0
         for index, (_, chunk_bytes) in enumerate(manifest.chunks):
-            needed = left < at_least - len(found)  # each chunk that is left, by itself
-            if index > first and (needed or size + chunk_bytes / 2 > share):
-                found.append(SpoolPartition(manifest.file, first, index))
+            # If few chunks are left, each one becomes a partition.
+            are_few = left < at_least - len(partitions)
+            if index > first and (are_few or size + chunk_bytes / 2 > share):
+                partitions.append(SpoolPartition(manifest.file, first, index))
                 first, size = index, 0
             size += chunk_bytes
             left -= 1
-        found.append(SpoolPartition(manifest.file, first, len(manifest.chunks)))
-    return found
+        partitions.append(SpoolPartition(manifest.file, first, len(manifest.chunks)))
+    return partitions

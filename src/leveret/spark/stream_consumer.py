@@ -1,10 +1,10 @@
-"""A stream of RabbitMQ, followed over AMQP from an offset on; and where it begins and ends.
+"""A stream of RabbitMQ, followed over AMQP from an offset on; and where the stream begins and ends.
 
-Owns consumers with `x-stream-offset`: their acks are credit for more, and settle nothing. What came and was
-not taken is bounded in number by the prefetch and in bytes by not reading on. A consumer whose channel or
-connection ended is begun again behind the last message that was taken. Which offsets are wanted is left to
-`streams`. The rule: nothing is acked that does not come from a stream, because what is named may be a queue,
-where an ack takes the message away.
+Owns consumers with `x-stream-offset`: their acks are credit for more deliveries and settle nothing. The
+prefetch bounds the number of deliveries that were not taken yet; to bound their bytes, the connection is not
+read. When a channel or connection ends, another consumer begins behind the last message that was taken.
+`streams` decides which offsets are read. The rule: only deliveries of a stream are acked. The name may be a
+queue's, where an ack removes the message.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 from leveret.client.blocking import BlockingConnection
 from leveret.client.codecs import Codecs
@@ -27,29 +26,29 @@ from leveret.client.subscription import Intake, Subscription
 from leveret.spark.deliveries import CHUNK_BYTES, STREAM_OFFSET
 from leveret.spark.errors import BadOption, BrokerAway
 from leveret.spark.options import SourceOptions
-from leveret.spark.queue_consumer import connected, explained, is_forbidden, ready_in, size_of
+from leveret.spark.queue_consumer import cluster_of, connected, is_forbidden, ready_in, run_on, size_of
 
 _PREFETCH: Final = 5_000
-_IN_HAND_BYTES_MAX: Final = 128 << 20
+_READY_BYTES_MAX: Final = 128 << 20
 _LOOK_S: Final = 0.05
 _QUIET_S: Final = 0.1
-"""The end of a stream is where nothing more came for that long."""
+"""The last message is the end of the stream if no other came for this time."""
 _GATHER_S: Final = 1.0
-"""Or where one is after this time: a busy stream has no end."""
+"""After this time the last message counts as the end, because a busy stream has no end."""
 _FIRST_S: Final = 10.0
-"""How long messages are waited for that the broker counts."""
+"""How long to wait for the first message if the broker counts any."""
 _EMPTY_S: Final = 1.0
-"""How long, if it counts none: its count may be some seconds old."""
+"""How long to wait for it if the broker counts none: its count may be some seconds old."""
 
 Where = int | Literal["first", "last"] | datetime
 _T = TypeVar("_T")
 
 
 def offset_of(delivery: Delivery) -> int:
-    found = delivery.headers.get(STREAM_OFFSET)
-    if not isinstance(found, int):
+    offset = delivery.headers.get(STREAM_OFFSET)
+    if not isinstance(offset, int):
         raise _no_stream(delivery.queue)
-    return found
+    return offset
 
 
 def _no_stream(name: str) -> BadOption:
@@ -57,7 +56,7 @@ def _no_stream(name: str) -> BadOption:
 
 
 def _is_a_queue(error: ClientError | None) -> bool:
-    """RabbitMQ refuses an offset where there are none; other brokers ignore it, and `offset_of` tells."""
+    """Return whether RabbitMQ refused the offset because the name is a queue's."""
     return isinstance(error, ChannelClosed) and error.code == 406 and STREAM_OFFSET in error.text
 
 
@@ -66,11 +65,12 @@ class _Run:
 
     def __init__(self, connection: BlockingConnection, stream: str, where: Where, *, prefetch: int) -> None:
         if isinstance(where, datetime):
-            where = Timestamp(max(0.0, where.timestamp()))  # AMQP has no time before 1970
+            # AMQP has no time before 1970.
+            where = Timestamp(max(0.0, where.timestamp()))
         self.ready: deque[Delivery] = deque()
-        self.came = asyncio.Event()
+        self.arrived = asyncio.Event()
         self.ended = False
-        self._bytes = 0
+        self._ready_bytes = 0
         self._connection = connection.connection
         self._intake = Intake(
             connection.connection,
@@ -95,29 +95,30 @@ class _Run:
     async def close(self) -> None:
         self.ended = True
         self.ready.clear()
-        self._hold_back(False)  # the answer to what is said now would not be read
+        # The broker's answer to the cancel must be read.
+        self._hold_back(False)
         with suppress(ClientError):
             await self._intake.close()
 
     async def arrival(self, timeout_s: float) -> None:
-        self.came.clear()
+        self.arrived.clear()
         if not self.ready and not self.ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self.came.wait()
+                    await self.arrived.wait()
 
     def take(self, max_messages: int) -> list[Delivery]:
-        """What came first: as much as goes into a record batch, and one at least if there is any."""
+        """Return the oldest deliveries: as many as fit into a record batch, but at least one if any came."""
         taken: list[Delivery] = []
-        room = CHUNK_BYTES
+        room_bytes = CHUNK_BYTES
         while self.ready and len(taken) < max_messages:
-            size = size_of(self.ready[0])
-            if taken and size > room:
+            size_bytes = size_of(self.ready[0])
+            if taken and size_bytes > room_bytes:
                 break
             taken.append(self.ready.popleft())
-            self._bytes -= size
-            room -= size
-        if self._bytes <= _IN_HAND_BYTES_MAX // 2:
+            self._ready_bytes -= size_bytes
+            room_bytes -= size_bytes
+        if self._ready_bytes <= _READY_BYTES_MAX // 2:
             self._hold_back(False)
         return taken
 
@@ -125,20 +126,21 @@ class _Run:
         if self.ended:
             return
         self.ready.extend(deliveries)
-        self._bytes += sum(size_of(delivery) for delivery in deliveries)
-        if self._bytes > _IN_HAND_BYTES_MAX and len(self.ready) > 1:  # one alone is not too many
+        self._ready_bytes += sum(size_of(delivery) for delivery in deliveries)
+        # A single delivery is taken whatever its size.
+        if self._ready_bytes > _READY_BYTES_MAX and len(self.ready) > 1:
             self._hold_back(True)
-        self.came.set()
+        self.arrived.set()
 
     def _hold_back(self, held: bool) -> None:
-        """Of the connection, not of the consumer: that may have ended meanwhile."""
+        """Stop or resume reading the connection; the consumer may have ended meanwhile."""
         if self._connection.session is not None:
             self._connection.session.pause_reading(held)
 
     def _lost(self) -> None:
-        """It would begin where it began; whoever follows begins another one further on."""
+        """End this run: the intake would begin at the old place, so the follower makes another run."""
         self.ended = True
-        self.came.set()
+        self.arrived.set()
 
 
 class Follower:
@@ -152,7 +154,7 @@ class Follower:
         connection: BlockingConnection | None = None,
         prefetch: int = _PREFETCH,
     ) -> None:
-        """With a connection of somebody else, that stays open."""
+        """A `connection` that is passed in stays open after `close`."""
         self._options = options
         self._where = where
         self._prefetch = prefetch
@@ -183,7 +185,7 @@ class Follower:
                     connection.close()
 
     def ends(self) -> StreamEnds:
-        """Where the stream begins and ends, asked on a connection of its own: this one may be held back."""
+        """Return the stream's ends. They have their own connection, because this one may be held back."""
         if self._ends is None:
             ends = StreamEnds(self._options)
             ends.open()
@@ -191,46 +193,49 @@ class Follower:
         return self._ends
 
     def take(self, max_messages: int, wait_s: float) -> list[Delivery]:
-        """What has come, in the order of offsets, each once; empty if nothing did in time, which begins when
-        the consumer does. No more than goes into a record batch."""
+        """Return deliveries in the order of offsets, each once, at most one record batch.
+
+        Empty if none came in `wait_s`, counted from the time at which the broker can deliver.
+        """
         assert self._connection is not None
-        return _run(self._connection, self._take(max_messages, wait_s), self._options)
+        return run_on(self._connection, self._take(max_messages, wait_s), self._options)
 
     async def _take(self, max_messages: int, wait_s: float) -> list[Delivery]:
         loop = asyncio.get_running_loop()
-        away_s = loop.time() + self._options.broker_timeout_s
-        enough_s: float | None = None
+        away_deadline_s = loop.time() + self._options.broker_timeout_s
+        quiet_deadline_s: float | None = None
         while True:
             run = await self._current()
-            if found := await self._taken(run, max_messages):
-                return found
+            if deliveries := await self._take_new(run, max_messages):
+                return deliveries
             if run.consuming:
-                enough_s = loop.time() + wait_s if enough_s is None else enough_s
-                if loop.time() >= enough_s:
+                quiet_deadline_s = loop.time() + wait_s if quiet_deadline_s is None else quiet_deadline_s
+                if loop.time() >= quiet_deadline_s:
                     return []
             else:
-                enough_s = None
-                self._check_away(run, away_s)
+                quiet_deadline_s = None
+                self._check_away(run, away_deadline_s)
             await run.arrival(_LOOK_S)
 
-    def _check_away(self, run: _Run, away_s: float) -> None:
-        """Raises if it will not be consuming, or is not since `brokerTimeout`."""
+    def _check_away(self, run: _Run, away_deadline_s: float) -> None:
+        """Raise if the run can't consume the stream, or could not before the deadline."""
         if _is_a_queue(run.error):
             raise _no_stream(self._options.subject)
-        if asyncio.get_running_loop().time() >= away_s or is_forbidden(run.error):
+        if asyncio.get_running_loop().time() >= away_deadline_s or is_forbidden(run.error):
             raise run.error or BrokerAway(f"stream '{self._options.subject}' could not be consumed")
 
-    async def _taken(self, run: _Run, max_messages: int) -> list[Delivery]:
-        found: list[Delivery] = []
+    async def _take_new(self, run: _Run, max_messages: int) -> list[Delivery]:
+        """Ack deliveries and return those not below the wanted offset: RabbitMQ begins with a whole chunk."""
+        new: list[Delivery] = []
         taken = run.take(max_messages)
         for delivery in taken:
             offset = offset_of(delivery)
             if not isinstance(self._where, int) or offset >= self._where:
-                found.append(delivery)
+                new.append(delivery)
                 self._where = offset + 1
         for delivery in taken:
             await delivery.ack()
-        return found
+        return new
 
     async def _current(self) -> _Run:
         if self._run is None or (self._run.ended and not self._run.ready):
@@ -243,7 +248,7 @@ class Follower:
 
 
 class StreamEnds:
-    """`StreamEnds(options)`: what the driver wants to know of a stream."""
+    """`StreamEnds(options)`: where a stream begins and ends, for the driver."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -251,10 +256,10 @@ class StreamEnds:
         self._watching: Follower | None = None
         self._watched = -1
         self.message_bytes = 1.0
-        """The mean size of the bodies that were seen last."""
+        """Mean size of the bodies at the end of the stream."""
 
     def open(self) -> None:
-        """Connects; `BrokerRefused` if there is no such stream."""
+        """Connect; raise `BrokerRefused` if the stream does not exist."""
         self._connection = connected(self._options, f"spark: stream {self._options.subject}")
         try:
             self._depth()
@@ -271,38 +276,38 @@ class StreamEnds:
 
     @property
     def cluster(self) -> str:
-        """How the broker calls itself; empty if it does not."""
+        """The broker's name; empty if it tells none."""
         assert self._connection is not None
-        session = self._connection.connection.connected(self._options.broker_timeout_s)
-        return str(_run(self._connection, session, self._options).server.get("cluster_name", ""))
+        request = cluster_of(self._connection, self._options.broker_timeout_s)
+        return run_on(self._connection, request, self._options)
 
     def first(self) -> int:
-        """The first offset there is; 0 when the stream is empty."""
-        with self._follower("first", prefetch=1) as follower:
-            found = self._patiently(follower, 1)
-        return offset_of(found[0]) if found else 0
+        """Return the offset of the stream's first message; 0 if the stream is empty."""
+        deliveries = self._take_first("first")
+        return offset_of(deliveries[0]) if deliveries else 0
 
     def stop(self) -> int:
-        """The offset behind the last message; 0 when the stream is empty."""
+        """Return the offset behind the last message; 0 if the stream is empty."""
         stop = 0
         with self._follower("last") as follower:
-            until_s = time.monotonic() + _GATHER_S
-            found = self._patiently(follower, _PREFETCH)
-            while found:
-                stop = offset_of(found[-1]) + 1
-                self.message_bytes = sum(len(delivery.body) for delivery in found) / len(found)
-                found = follower.take(_PREFETCH, _QUIET_S) if time.monotonic() < until_s else []
+            deadline_s = time.monotonic() + _GATHER_S
+            deliveries = follower.take(_PREFETCH, self._wait_s())
+            while deliveries:
+                stop = offset_of(deliveries[-1]) + 1
+                self.message_bytes = sum(len(delivery.body) for delivery in deliveries) / len(deliveries)
+                deliveries = follower.take(_PREFETCH, _QUIET_S) if time.monotonic() < deadline_s else []
         return stop
 
     def at(self, instant: datetime) -> int:
-        """The first offset of the chunk that the instant is in, or before which it is; the end if it is
-        later than everything."""
-        with self._follower(instant, prefetch=1) as follower:
-            found = self._patiently(follower, 1)
-        return offset_of(found[0]) if found else self.stop()
+        """Return the first offset of the chunk that holds the instant, or of the next chunk.
+
+        Return the end of the stream if the instant is behind all chunks.
+        """
+        deliveries = self._take_first(instant)
+        return offset_of(deliveries[0]) if deliveries else self.stop()
 
     def wait_for(self, offset: int, wait_s: float) -> bool:
-        """Whether there is a message at this offset or behind it, or one comes in time."""
+        """Return whether a message at this offset or behind it exists or comes in time."""
         if self._watching is None or self._watched != offset:
             self._stop_watching()
             self._watching, self._watched = self._follower(offset, prefetch=1), offset
@@ -319,20 +324,14 @@ class StreamEnds:
     def _follower(self, where: Where, *, prefetch: int = _PREFETCH) -> Follower:
         return Follower(self._options, where, connection=self._connection, prefetch=prefetch)
 
-    def _patiently(self, follower: Follower, max_messages: int) -> list[Delivery]:
-        """The first ones: waited for if the broker counts any."""
-        return follower.take(max_messages, _FIRST_S if self._depth() else _EMPTY_S)
+    def _take_first(self, where: Where) -> list[Delivery]:
+        with self._follower(where, prefetch=1) as follower:
+            return follower.take(1, self._wait_s())
+
+    def _wait_s(self) -> float:
+        return _FIRST_S if self._depth() else _EMPTY_S
 
     def _depth(self) -> int:
         assert self._connection is not None
-        asking = ready_in(self._connection, self._options.subject, self._options.broker_timeout_s)
-        return _run(self._connection, asking, self._options)
-
-
-def _run(connection: BlockingConnection, work: Coroutine[Any, Any, _T], options: SourceOptions) -> _T:
-    try:
-        return connection.run(work)
-    except ClientError as error:
-        raise explained(error, options) from error
-    except TimeoutError:
-        raise BrokerAway(f"no answer about stream '{options.subject}' in brokerTimeout") from None
+        request = ready_in(self._connection, self._options.subject, self._options.broker_timeout_s)
+        return run_on(self._connection, request, self._options)

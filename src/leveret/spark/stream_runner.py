@@ -1,8 +1,8 @@
-"""The Python process in which Spark asks a stream reader for offsets: how it ends when Spark has gone.
+"""Ends the Python process in which Spark asks a stream reader for offsets without a traceback.
 
-Spark ends a query by closing the connection to this process. PySpark then tries to tell Spark of the closed
-connection, over that connection. The error would be a traceback in the terminal of whoever has stopped the
-query in order.
+Spark ends a query by closing the connection to this process. PySpark then tries to report the closed
+connection over this very connection. The error would be a traceback in the terminal of a user who has stopped
+the query in the normal way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GONE: Final = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
 def end_quietly_without_spark() -> None:
-    """Show no traceback when the connection to Spark is closed; in other processes, change nothing."""
+    """Show no traceback when Spark closes the connection; do nothing in other kinds of process."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != _RUNNER:
         return
@@ -26,8 +26,8 @@ def end_quietly_without_spark() -> None:
         if not isinstance(error, _GONE):
             shown(kind, error, trace)
 
-    def show_unraisable(found: Any) -> None:
-        if not isinstance(found.exc_value, _GONE):
-            unraisable(found)
+    def show_unraisable(event: Any) -> None:
+        if not isinstance(event.exc_value, _GONE):
+            unraisable(event)
 
     sys.excepthook, sys.unraisablehook = show, show_unraisable

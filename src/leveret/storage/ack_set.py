@@ -1,11 +1,11 @@
-"""What a cursor has settled: a low watermark and the exact set of settled offsets above it.
+"""The settled offsets of a cursor: the watermark `low` and the exact set of settled offsets above it.
 
-Owns the closing of holes: when the lowest one closes, the watermark moves up to the next one and the chunks
-below it are dropped, so that settlements in any order end at constant size. The set itself is the business
-of `offsets`; who settled what, when and with which outcome is in the cursor's journal, delivery counts are in
-the cursor. The rule: everything below `low` is settled, `low` itself is not, the set is all above it.
+When the lowest hole closes, `low` moves up to the next hole and the chunks below it are dropped. So an
+`AckSet` ends at constant size, in whatever order messages are settled. The set itself is left to
+`offset_set.py`, consumers and outcomes to the cursor's journal, delivery counts to `progress.py`. The rule:
+all offsets below `low` are settled, `low` itself is not, and the set has only offsets above `low`.
 
-    u8 version = 1 | u64 low, little-endian | offset set (see `offsets`)
+    u8 version = 1 | u64 low, little-endian | offset set (see `offset_set.py`)
 """
 
 import struct
@@ -39,23 +39,23 @@ class AckSet:
 
     @property
     def low(self) -> int:
-        """The lowest offset that is not settled."""
+        """Lowest offset that is not settled."""
         return self._low
 
     @property
     def settled_above(self) -> OffsetSet:
-        """The settled offsets above `low`. To read only: a change would break the rule of this module."""
+        """Settled offsets above `low`. Callers must not change the set."""
         return self._above
 
     @property
     def highest(self) -> int:
-        """The highest settled offset; `low - 1` when nothing above `low` is settled."""
+        """Highest settled offset; `low - 1` when nothing above `low` is settled."""
         last = self._above.last()
         return self._low - 1 if last is None else last
 
     @property
     def span(self) -> int:
-        """From `low` to the highest settled offset: what memory is bounded by. 0 when there is no hole."""
+        """Number of offsets from `low` to `highest`; 0 without holes. Bounds the memory of the set."""
         return self.highest + 1 - self._low
 
     @property
@@ -88,7 +88,7 @@ class AckSet:
         return stop - low - self._raise_low(stop)
 
     def settle_many(self, ranges: Sequence[Range]) -> int:
-        """`settle` for each of the ranges, in any order. At a bad one it raises; others may be settled."""
+        """Settle ranges in any order; return as `settle`. For a bad range, raise; others may be settled."""
         if not ranges:
             return 0
         lowest = min(ranges)
@@ -96,7 +96,7 @@ class AckSet:
         if lowest[0] <= self._low:
             settled = self.settle(*lowest)
             low = self._low
-            # What is below `low` is cut off, or it would fill chunks. Bad ranges stay, to be refused.
+            # Parts below `low` are cut off: they would fill chunks. Bad ranges stay and are refused below.
             ranges = [
                 (start if start > low else low, stop) for start, stop in ranges if stop > low or stop <= start
             ]
@@ -107,7 +107,7 @@ class AckSet:
                 self._raise_low(self._low)
 
     def unsettle(self, start: int, stop: int) -> None:
-        """[start, stop) is not settled after all. Rare: below `low` the set fills up again."""
+        """Make [start, stop) unsettled again. Slow below `low`: the set above it is filled again."""
         if not 0 <= start < stop <= OFFSET_LIMIT:
             raise bad_range(start, stop)
         if start >= self._low:
@@ -127,7 +127,7 @@ class AckSet:
         return removed - (self._low - settled)
 
     def unsettled(self, start: int, stop: int) -> Iterator[Range]:
-        """The maximal unsettled runs in [start, stop), ascending. Nothing may be settled meanwhile."""
+        """Yield the maximal unsettled runs in [start, stop), ascending. No settlement may run meanwhile."""
         if not 0 <= start < stop <= OFFSET_LIMIT:
             raise bad_range(start, stop)
         start = max(start, self._low)
@@ -141,13 +141,13 @@ class AckSet:
             yield start, stop
 
     def next_unsettled(self, start: int) -> int:
-        """The lowest unsettled offset >= start."""
+        """Return the lowest unsettled offset at or above `start`."""
         if start < 0:
             raise ValueError(f"{start} is not an offset")
         return self._low if start <= self._low else self._above.first_absent(start)
 
     def holes(self, stop: int = OFFSET_LIMIT) -> int:
-        """How many unsettled runs begin below both `stop` and the highest settled offset."""
+        """Return how many unsettled runs begin below both `stop` and the highest settled offset."""
         stop = min(stop, self.highest + 1)
         if stop <= self._low:
             return 0
@@ -159,7 +159,7 @@ class AckSet:
         return twin
 
     def around(self, start: int, stop: int) -> "AckSet":
-        """A copy that is exact in [start, stop); further away it may lack what is settled."""
+        """Return a copy that is exact in [start, stop) and may lack settled offsets elsewhere."""
         twin = AckSet(self._low)
         twin._above = self._above.around(start, stop)
         return twin
@@ -169,9 +169,9 @@ class AckSet:
 
     @classmethod
     def decode(cls, data: bytes) -> "AckSet":
-        """The set that `encode` made these bytes of. Raises ValueError if it can't have made them."""
+        """Return the set that `encode` made into these bytes. Raise ValueError for any other bytes."""
         if len(data) < _HEADER.size:
-            raise ValueError(f"ack set: {len(data)} bytes are not all of it")
+            raise ValueError(f"ack set: {len(data)} bytes are too few")
         version, low = _HEADER.unpack_from(data)
         if version != _VERSION:
             raise ValueError(f"ack set: version {version} is unknown, this is version {_VERSION}")

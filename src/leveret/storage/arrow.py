@@ -1,12 +1,12 @@
 """Ranges of a log as Arrow record batches, read from its segments by any process.
 
-Work is done per block and per batch, never per message: blocks are read many at a time, each is verified with
-one checksum, rows become columns in numpy, and the bytes of a column are gathered by Arrow. What may be read
-is said by a `LogView`; how blocks and their repair work, by `segment.py`. With `events`, which builds on it,
-this is the only file of the store that imports pyarrow and numpy.
+Many blocks are read at once, each is verified with one checksum, numpy turns rows into columns, and Arrow
+copies the bytes of a column. No code runs for each message. Files are opened when a read begins and stay open
+until the reader is closed, so that the store may delete a segment meanwhile. A `LogView` says what may be
+read; blocks and their repair are left to `segment.py`. In the store, only this file and `message_events.py`
+import pyarrow and numpy.
 
-The rule: a reader writes nothing and trusts no byte before its checksum. Files are opened when a read begins
-and stay open until the reader is closed, so that a segment may be unlinked meanwhile.
+The rule: a reader writes nothing, and uses no byte before its checksum is verified.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("flags", pa.uint8()),
         ("priority", pa.uint8()),
-        ("exchange", pa.binary()),  # AMQP's short strings are bytes: nobody promises UTF-8
+        # AMQP's short strings are bytes, not necessarily UTF-8.
+        ("exchange", pa.binary()),
         ("routing_key", pa.binary()),
         ("header", pa.binary()),
         ("body", pa.binary()),
@@ -48,10 +49,10 @@ SCHEMA = pa.schema(
 COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 
 BATCH_BYTES = 4 << 20
-"""Measured with 100-byte bodies: from 2 to 8 MiB a message takes 70 to 75 ns, at 1 MiB 90, at 16 MiB 130."""
+"""A message with a body of 100 bytes takes 70 to 75 ns with 2 to 8 MiB, 90 ns with 1 MiB, 130 with 16 MiB."""
 BATCH_ROWS = 1 << 16
 
-# `records.ROW`, in numpy's words. Offsets and times are below 2**63.
+# `records.ROW` as a numpy type. Offsets and times are below 2**63.
 _ROW = np.dtype(
     [
         ("offset", "<i8"),
@@ -66,7 +67,7 @@ _ROW = np.dtype(
     ]
 )
 _SPANS = ("exchange", "routing_key", "header", "body")
-"""The columns of bytes, in the order in which the data of a record has them."""
+"""The columns of bytes, in the order in which a record's data has them."""
 _EDGES = len(_SPANS) + 1
 _INT32_MAX = (1 << 31) - 1
 
@@ -77,18 +78,18 @@ _last_of = itemgetter(1)
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The schema of the batches that `LogReader.read` gives for these columns."""
+    """Return the schema of the batches that `LogReader.read` returns for these columns."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
         raise BadRequest(
-            f"no such columns: {', '.join(unknown)}" if unknown else "a read of no columns",
-            hint=f"There are {', '.join(COLUMNS)}.",
+            f"unknown columns: {', '.join(unknown)}" if unknown else "a read names no columns",
+            hint=f"The columns are {', '.join(COLUMNS)}.",
         )
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
 class LogReader:
-    """Reads one view, in one thread. Holds two files open for each segment it has read of.
+    """Reads one view in one thread. Keeps two files open for each segment that it has read.
 
     >>> with LogReader(OsFiles("/var/lib/leveret", read_only=True), view) as reader:
     ...     for batch in reader.read([(0, 1_000_000)], columns=["offset", "body"]):
@@ -100,7 +101,7 @@ class LogReader:
         self._segments: dict[int, Segment] = {}
         self.view = view
         self.damage: list[Damage] = []
-        """What was found damaged; the records that it cost are not in the batches."""
+        """Damage found so far. Damaged records are not in the batches."""
 
     def read(
         self,
@@ -111,14 +112,14 @@ class LogReader:
         batch_bytes: int = BATCH_BYTES,
         batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
-        """The records in the ranges (which ascend) that are there and not in `settled`, in order.
+        """Return batches of the records in the ranges (ascending) that exist and are not in `settled`.
 
-        Nothing may be settled in `settled` before the last batch has come. A batch has at most `batch_rows`
-        rows, made of at most `batch_bytes` of the segment, or of one block where that is larger.
+        `settled` must not change before the last batch. A batch has at most `batch_rows` rows, made from at
+        most `batch_bytes` of a segment, or from one block if that is larger.
         """
         schema = schema_of(columns)
         wanted = _Wanted(self._checked(ranges), settled)
-        segments = [self._segment(info) for info in self.view.segments if wanted.touches(info)]
+        segments = [self._segment(info) for info in self.view.segments if wanted.overlaps(info)]
         slabs = (slab for segment in segments for slab in self._slabs(segment, wanted, batch_bytes))
         return (
             batch.slice(start, batch_rows)
@@ -127,7 +128,7 @@ class LogReader:
         )
 
     def close(self) -> None:
-        """Lets go of the files. Iterators that are not at their end can't be used any more."""
+        """Close the files. Unfinished iterators can't be used any more."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -140,41 +141,43 @@ class LogReader:
 
     def _checked(self, ranges: Iterable[Range]) -> list[Range]:
         checked = list(ranges)
-        end = 0
+        end, view_end = 0, self.view.stop
         for start, stop in checked:
-            if not 0 <= start < stop <= self.view.stop:
-                raise OffsetOutOfRange(f"offsets {start} to {stop} of a view that ends at {self.view.stop}")
+            if not 0 <= start < stop <= view_end:
+                raise OffsetOutOfRange(f"{start} to {stop} is not a range of a view that ends at {view_end}")
             if start < end:
                 raise BadRequest(f"a range from {start} after one to {end}", hint="Sort and join the ranges.")
             end = stop
         return checked
 
     def _segment(self, info: SegmentInfo) -> Segment:
-        found = self._segments.get(info.first)
-        if found is None:
-            files = cast(Files, self._held)  # a segment that is only read does nothing but open them
-            found = Segment(
+        segment = self._segments.get(info.first)
+        if segment is None:
+            # A segment that is only read calls no method of `Files` but `open`.
+            files = cast(Files, self._held)
+            segment = Segment(
                 files, self.view.directory, info, log_id=self.view.log_id, report=self.damage.append
             )
-            # The index first: it is unlinked last, so that a missing one is damage and not a deleted segment.
-            self._held.hold(found.index_path)
-            if not self._held.hold(found.path):
-                raise SegmentGone(found.path)
-            self._segments[info.first] = found
-        return found
+            # The store deletes the index last. So if the index is missing here, it is damaged, not deleted.
+            self._held.hold(segment.index_path)
+            if not self._held.hold(segment.path):
+                raise SegmentGone(segment.path)
+            self._segments[info.first] = segment
+        return segment
 
     def _slabs(self, segment: Segment, wanted: _Wanted, batch_bytes: int) -> Iterator[_Slab]:
         bounds = wanted.bounds(segment.info)
-        for group in _groups(_touched(segment.blocks(), bounds), batch_bytes):
+        for group in _groups(_overlapping(segment.blocks(), bounds), batch_bytes):
             low, high = np.searchsorted(bounds, (group[0].first, group[-1].last), side="right")
-            whole = low == high  # no bound between: all of it is wanted, as it is most of the time
+            # Without a bound between them, all records of the group are wanted. This is the usual case.
+            whole = low == high
             for loaded in self._load(segment, group):
-                slab = loaded if whole else loaded.within(bounds)
+                slab = loaded if whole else loaded.filtered(bounds)
                 if len(slab.rows):
                     yield slab
 
     def _load(self, segment: Segment, group: Sequence[Block]) -> Iterator[_Slab]:
-        """The records of some blocks, verified: in one slab, or in one per block when some are damaged."""
+        """Yield the verified records of blocks: one slab, or one for each block if any is damaged."""
         content = _read_blocks(self._held.files[segment.path], group)
         slab = _verified(content, group)
         if slab is not None:
@@ -182,19 +185,19 @@ class LogReader:
             return
         for block in group:
             rows, content = segment.read_block(block)
-            # Salvaged rows were checked with zeros in the place of what a cut file lacks.
+            # The check of damaged blocks also fills up a file that was cut with zeros.
             yield _slab(rows, content.ljust(block.length, b"\x00"), np.int64(-block.position))
 
 
 class _HeldFiles:
-    """Stands between a segment and its files: they are opened once, kept open, and never written."""
+    """The open files of the segments that a reader has read. A file is opened once and never written."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self.files: dict[str, File] = {}
 
     def hold(self, path: str) -> bool:
-        """Opens a file for later; False when it is gone."""
+        """Open a file and keep it open; return False if it does not exist."""
         try:
             if path not in self.files:
                 self.files[path] = self._files.open(path)
@@ -203,11 +206,11 @@ class _HeldFiles:
         return True
 
     def open(self, path: str, *, create: bool = False) -> nullcontext[File]:
-        """A file that is held; the caller's `with` does not close it."""
+        """Return an open file; the end of the caller's `with` does not close it."""
         if create:
             raise OSError(errno.EROFS, "a reader writes nothing", path)
         if path not in self.files:
-            raise FileNotFoundError(errno.ENOENT, "it was gone when the read began", path)
+            raise FileNotFoundError(errno.ENOENT, "the file was missing when the read began", path)
         return nullcontext(self.files[path])
 
     def close(self) -> None:
@@ -216,20 +219,20 @@ class _HeldFiles:
 
 
 class _Wanted:
-    """Which offsets are asked for: ranges, less what is settled."""
+    """The requested offsets: ranges without settled offsets."""
 
     def __init__(self, ranges: list[Range], settled: AckSet | None) -> None:
         self._ranges = ranges
         self._settled = settled
 
-    def touches(self, info: SegmentInfo) -> bool:
-        """Whether something between the first and the last record of a segment is wanted."""
+    def overlaps(self, info: SegmentInfo) -> bool:
+        """Return whether any offset from the first to the last record of a segment is wanted."""
         return info.rows > 0 and any(True for _ in self._runs(info))
 
     def bounds(self, info: SegmentInfo) -> NDArray[np.int64]:
-        """Start, stop, start, stop, ... of what is wanted of a segment.
+        """Return the bounds (start, stop, start, stop, ...) of the wanted ranges of a segment.
 
-        They ascend, so that an offset is wanted when the number of bounds up to it is odd.
+        The bounds ascend: an offset is wanted if the number of bounds up to it is odd.
         """
         return np.fromiter(chain.from_iterable(self._runs(info)), np.int64)
 
@@ -246,43 +249,43 @@ class _Wanted:
 
 
 class _Slab(NamedTuple):
-    """Verified rows, and where in `content` the data of each begins."""
+    """Verified rows, and the place in `content` where the data of each row begins."""
 
     rows: NDArray[np.void]
     places: NDArray[np.int64]
     content: bytes
 
-    def within(self, bounds: NDArray[np.int64]) -> _Slab:
-        """The part of it that is wanted."""
+    def filtered(self, bounds: NDArray[np.int64]) -> _Slab:
+        """Return the slab with the wanted rows only."""
         chosen = (np.searchsorted(bounds, self.rows["offset"], side="right") & 1).astype(bool)
         return _Slab(self.rows[chosen], self.places[chosen], self.content)
 
 
 def _slab(rows: bytes, content: bytes, shift: NDArray[np.int64] | np.int64) -> _Slab:
-    """`shift` leads from a position in the segment to its place in `content`."""
+    """Make a slab. A position in the segment plus `shift` is the place in `content`."""
     assert len(content) <= _INT32_MAX, "Arrow's offsets have 31 bits; a message has at most 1 GiB"
     table = np.frombuffer(rows, _ROW)
     return _Slab(table, table["position"].astype(np.int64) + shift, content)
 
 
 def _verified(content: bytes, group: Sequence[Block]) -> _Slab | None:
-    """The records of blocks that stand end to end in `content`; None when one of them is damaged."""
+    """Return the records of blocks that are end to end in `content`, or None if any block is damaged."""
     view = memoryview(content)
     tables = []
     shifts = []
-    at = 0
+    place = 0
     for block in group:
-        part = view[at : at + block.length]
+        part = view[place : place + block.length]
         if not is_sound(cast(bytes, part), block):
             return None
         tables.append(part[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES])
-        shifts.append(at - block.position)
-        at += block.length
+        shifts.append(place - block.position)
+        place += block.length
     return _slab(b"".join(tables), content, np.repeat(shifts, [block.rows for block in group]))
 
 
-def _touched(blocks: Sequence[Block], bounds: NDArray[np.int64]) -> Iterator[Block]:
-    """The blocks between whose first and last record something is wanted."""
+def _overlapping(blocks: Sequence[Block], bounds: NDArray[np.int64]) -> Iterator[Block]:
+    """Return the blocks that have a wanted offset between their first and their last record."""
     firsts, lasts = (
         np.searchsorted(bounds, np.fromiter(map(edge, blocks), np.int64, len(blocks)), side="right")
         for edge in (_first_of, _last_of)
@@ -291,7 +294,7 @@ def _touched(blocks: Sequence[Block], bounds: NDArray[np.int64]) -> Iterator[Blo
 
 
 def _groups(blocks: Iterable[Block], size_max: int) -> Iterator[list[Block]]:
-    """Blocks that are read together: as many as fit, at least one."""
+    """Yield groups of blocks to be read together: as many as fit into `size_max`, at least one."""
     group: list[Block] = []
     size = 0
     for block in blocks:
@@ -305,7 +308,7 @@ def _groups(blocks: Iterable[Block], size_max: int) -> Iterator[list[Block]]:
 
 
 def _read_blocks(file: File, group: Sequence[Block]) -> bytes:
-    """The bytes of the blocks end to end, with one read for neighbours; fewer where the file was cut."""
+    """Return the bytes of the blocks end to end, reading neighbours at once; fewer if the file was cut."""
     parts = []
     start = stop = group[0].position
     for block in group:
@@ -336,9 +339,9 @@ def _fixed(rows: NDArray[np.void], field: pa.Field) -> pa.Array:
 
 
 def _spans(slab: _Slab) -> pa.Array:
-    """All columns of bytes of all rows as one array over the slab's content, nothing copied.
+    """Return the byte columns of all rows as one array over the slab's content, without a copy.
 
-    Five for each row: exchange, routing key, header, body, and what lies between it and the next.
+    It has five elements for each row: exchange, routing key, header, body, and the gap before the next row.
     """
     edges = np.empty((len(slab.rows), _EDGES), np.int32)
     edges[:, 0] = slab.places
@@ -349,8 +352,8 @@ def _spans(slab: _Slab) -> pa.Array:
 
 
 def _gathered(spans: pa.Array, number: int, count: int) -> pa.Array:
-    """One column of bytes, copied together by Arrow: 10 ns for a body of 100 bytes."""
-    every = np.arange(number, count * _EDGES, _EDGES, dtype=np.int32)
-    # not `pa.array`, which imports pandas: 0.2 s of the first read
-    places = pa.Array.from_buffers(pa.int32(), len(every), [None, pa.py_buffer(every)])
-    return pc.take(spans, places, boundscheck=False)
+    """Return one column of bytes, copied by Arrow: 10 ns for a body of 100 bytes."""
+    numbers = np.arange(number, count * _EDGES, _EDGES, dtype=np.int32)
+    # `pa.array` would import pandas, which takes 0.2 s in the first read.
+    indices = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+    return pc.take(spans, indices, boundscheck=False)

@@ -1,14 +1,15 @@
-"""Which logs there are, and the checkpoint that says what each of them holds on disk.
+"""The catalog of logs, and checkpoints, which say what each log has on disk.
 
-A checkpoint is the store's word on everything up to one ticket: logs, their segments with lengths, their
-cursors' snapshots. Whatever stands in the files beyond it counts for nothing; whatever came later is in the
-WAL. It is one JSON document in a file that is written whole (`durable_io.py`). The last two checkpoints are
-kept, with all files that they name: if the last one is damaged, the one before and a longer piece of the WAL
-replace it.
+A checkpoint describes the store up to one ticket: the logs, their segments with lengths, and the snapshots
+of cursors. Later changes are in the WAL. A checkpoint is one JSON document in a whole file (`durable_io.py`).
+The last two checkpoints are kept with all files that they name. If the last one is damaged, the one before it
+and a longer part of the WAL replace it.
 
-Changes between checkpoints travel through the WAL as records of log 0, one JSON object each:
-{"create": spec}, {"alter": spec}, {"delete": id}, {"reserve": [id, offset]}. Each stands there twice, and
-applying one twice does nothing: a lost one could cost a whole log.
+Changes of the catalog between checkpoints are WAL records of log 0, one JSON object each: {"create": spec},
+{"alter": spec}, {"delete": id}, {"reserve": [id, offset]}. Each is written twice, because a lost one could
+cost a whole log. Applying a change twice has no further effect.
+
+The rule: bytes and files that no checkpoint names do not count.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ _name = re.compile(r"checkpoint\.[0-9a-f]{16}")
 
 
 class LogSpec(NamedTuple):
-    """What a log is. A journal has the log it belongs to as `parent` and the cursor's name as `name`."""
+    """The description of a log. A journal has its log as `parent` and its cursor's name as `name`."""
 
     id: int
     parent: int = 0
     name: str = ""
     label: str = ""
-    """The creator's own: the store keeps it and does not look at it."""
+    """Text of the log's creator, which the store does not interpret."""
     priorities: int = 0
     retention: Retention = Retention()
 
@@ -61,15 +62,15 @@ class LogSpec(NamedTuple):
 
 @dataclass(slots=True)
 class LogImage:
-    """What a log holds on disk, as of a checkpoint."""
+    """The contents of a log on disk, as of a checkpoint."""
 
     spec: LogSpec
     next: int
     reserved: int
     snapshot: int = 0
-    """Journals: the number of the first entry that the cursor's snapshot does not know; 0 without one."""
+    """For journals: number of the first entry after the cursor's snapshot; 0 without a snapshot."""
     snapshot_before: int = 0
-    """The same of the one before it. The journal is kept from there: a damaged snapshot costs nothing."""
+    """Number of the first entry after the previous snapshot. The journal is kept from this entry on."""
     segments: list[SegmentInfo] = field(default_factory=list)
     state: bytes = b""
     """Journals: the cursor's progress before the entry `next`; empty where that takes many bytes."""
@@ -86,7 +87,7 @@ class LogImage:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The state of the store at one ticket. `clean` when it was closed there."""
+    """The state of the store at one ticket. `clean` if the store was closed then."""
 
     number: int = 0
     ticket: int = 0
@@ -94,7 +95,7 @@ class Checkpoint:
     next_id: int = 1
     logs: dict[int, LogImage] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
-    """Logs that were there and are gone. Not written: it serves while changes are applied."""
+    """Ids of logs that the applied changes have deleted. Not written."""
 
     def files(self, *, but: Checkpoint | None = None) -> dict[str, FileHeader]:
         """Every file that it names, and the header it should have.
@@ -142,7 +143,7 @@ class Checkpoint:
         return cls(number=number, logs=logs, **document)
 
     def apply(self, change: dict[str, Any]) -> None:
-        """One change from the WAL. What it builds on may be lost with a round before it."""
+        """Apply one change from the WAL. An earlier change that it needs may be lost with its round."""
         if "create" in change:
             spec = LogSpec.of(change["create"])
             if not spec.parent or spec.parent in self.logs:
@@ -152,9 +153,9 @@ class Checkpoint:
             spec = LogSpec.of(change["alter"])
             self.logs.setdefault(spec.id, LogImage(spec, 0, 0)).spec = spec
         elif "delete" in change:
-            gone = change["delete"]
-            self.deleted.add(gone)
-            self.logs = {i: log for i, log in self.logs.items() if gone not in (i, log.spec.parent)}
+            deleted = change["delete"]
+            self.deleted.add(deleted)
+            self.logs = {id_: log for id_, log in self.logs.items() if deleted not in (id_, log.spec.parent)}
         else:
             id_, offset = change["reserve"]
             if id_ in self.logs:
@@ -167,7 +168,7 @@ def _with_state(fields: list[Any]) -> list[Any]:
 
 
 def change(**what: Any) -> Message:
-    """A change as it goes into the WAL."""
+    """Return a change of the catalog as a message for the WAL."""
     return Message(b"", b"", b"", json.dumps(what, separators=(",", ":")).encode(), PERSISTENT)
 
 
@@ -175,8 +176,12 @@ def snapshot_path(directory: str, number: int) -> str:
     return f"{directory}/snapshot.{number:020d}"
 
 
+def checkpoint_path(number: int) -> str:
+    return f"{_PREFIX}{number:016x}"
+
+
 def write_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
-    path = f"{_PREFIX}{checkpoint.number:016x}"
+    path = checkpoint_path(checkpoint.number)
     header = FileHeader(formats.CHECKPOINT, 0, checkpoint.number)
     write_whole(files, [WholeFile(path, header, checkpoint.encode())])
 
@@ -195,7 +200,7 @@ def read_checkpoints(files: Files, report: Report) -> list[Checkpoint]:
 
 
 def drop_checkpoints(files: Files, *, keep: set[int]) -> None:
-    """All but these; one that can't be removed now is removed another time."""
+    """Delete the checkpoints except these. One that can't be deleted now is deleted another time."""
     for name in _names(files):
         if int(name.removeprefix(_PREFIX), 16) not in keep:
             with suppress(OSError):

@@ -1,10 +1,11 @@
-"""Checkpoints: what is in memory goes to the files, and the files get their say.
+"""Checkpoints: batches in memory are written to segments, and a file names what counts.
 
-In this order, and it matters: under the lock, freeze what is in memory and close the WAL round; sync the
-round; write segments, journals and snapshots; sync them; write the checkpoint that names them. Only then are
-they part of the store, and only after the *next* checkpoint is anything removed that this one does not name,
-so that each of the last two checkpoints finds all its files. A write that fails undoes the freeze and leaves
-everything as it was.
+The order of the steps matters: under the lock, freeze the batches in memory and close the WAL round; sync the
+round; write segments, journals and snapshots; sync them; write the checkpoint that names them. A failed write
+undoes the freeze and leaves everything as it was. What retention deletes is left to `retention.py`.
+
+The rule: a file that a checkpoint does not name is deleted only after the *next* checkpoint, so that each of
+the last two checkpoints has all its files.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from leveret.storage.segment import Segment, SegmentInfo
 from leveret.storage.wal import Wal
 
 Cursors = Mapping[str, Cursor]
-"""The cursors of one log, by name."""
+"""Cursors of one log, by name."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """What a checkpoint does with one log."""
+    """The part of a checkpoint that concerns one log."""
 
     log: Log
     plan: Plan
     image: LogImage
     progress: list[Progress] = field(default_factory=list)
-    """Copies of the progress of its cursors, as of the freeze."""
+    """Copies of the progress of the log's cursors, made at the freeze."""
     cursor: Cursor | None = None
     """Of a journal whose cursor gets a new snapshot."""
     state: bytes = b""
@@ -89,10 +90,11 @@ class Checkpointer:
         clean: bool = False,
         superseding: bool = False,
     ) -> None:
-        """One checkpoint of these logs; `cursors` are those of each of them, by its id. `deleted` are
-        the directories ("…/") of logs that are gone; it is emptied.
+        """Write a checkpoint of these logs.
 
-        With `superseding` the round of the WAL is not written: the checkpoint takes its place.
+        `cursors` has the cursors of each log, by the log's id. `deleted` has the directories ("…/") of
+        deleted logs, and is emptied. With `superseding` the round of the WAL is not written: the checkpoint
+        replaces it.
         """
         with self._running:
             image = Checkpoint(number=self.last.number + 1, clean=clean)
@@ -116,7 +118,8 @@ class Checkpointer:
                 except StorePoisoned as poisoned:
                     self._wal.poison(poisoned)
                     raise
-                except Exception as error:  # whatever it is: what was frozen must not get lost
+                except Exception as error:
+                    # After any error the frozen batches must not get lost.
                     with self._wal.lock:
                         thaw()
                     _discard(each.log for each in work)
@@ -133,7 +136,7 @@ class Checkpointer:
             self._install(work, image, doomed)
 
     def flush(self, log: Log, cursors: Cursors) -> None:
-        """Writes what a log has in memory, for readers in other processes; it is synced with a checkpoint."""
+        """Write a log's batches in memory for readers in other processes. The next checkpoint syncs them."""
         with self._running:
             with self._wal.lock:
                 self._wal.check()
@@ -202,7 +205,7 @@ class Checkpointer:
     # without the lock
 
     def _write(self, work: list[_Work], image: Checkpoint) -> list[str]:
-        """Writes and syncs everything, then the checkpoint; returns the files that are no longer named."""
+        """Write and sync all work, then the checkpoint; return the files that it does not name any more."""
         doomed: list[str] = []
         for each in work:
             doomed.extend(self._write_log(each))
@@ -227,14 +230,16 @@ class Checkpointer:
             elif first in rewrite:
                 live = log.live_ranges(first, segment.info.last + 1, work.progress)
                 copy = log.rewritten(segment, live)
-                if copy.info.rows:  # none are left when all of them are damaged
+                # The copy is empty if all live records are damaged.
+                if copy.info.rows:
                     kept.append(copy)
                 yield from (segment.path, segment.index_path)
             else:
                 if first in stamped:
                     segment.info = segment.info._replace(settled_us=self._clock())
                 kept.append(segment)
-        states = [] if log.spec.parent else work.progress  # a journal's is not about its own offsets
+        # The progress of a journal's cursor is not about offsets of the journal.
+        states = [] if log.spec.parent else work.progress
         batches = _live(log, log.frozen(), states)
         if log.frozen():
             self._make_room(log)
@@ -246,7 +251,7 @@ class Checkpointer:
             log.has_directory = True
 
     def _sync(self, logs: list[Log]) -> None:
-        """Everything that was written, with the directories it stands in, in one go."""
+        """Sync all written files with their directories, all at once."""
         unsynced = [log for log in logs if log.unsynced]
         if unsynced:
             paths = [path for log in unsynced for segment in log.unsynced.values() for path in segment.paths]
@@ -279,7 +284,8 @@ class Checkpointer:
                     each.cursor.unsnapped_bytes -= each.snapped_bytes
         drop_checkpoints(self._files, keep={self.last.number, image.number})
         for path in self._doomed:
-            with suppress(OSError):  # what can't be removed now is removed at the next start
+            # A file that can't be removed now is removed at the next start.
+            with suppress(OSError):
                 self._remove(path)
         self._doomed = doomed
         self._wal.release(self.last.ticket)
@@ -293,7 +299,7 @@ class Checkpointer:
 
 
 def _discard(logs: Iterable[Log]) -> None:
-    """What can't be removed now is written over, or removed at the next start."""
+    """Discard what the checkpoint wrote. Files that can't be removed now are removed at the next start."""
     for log in logs:
         with suppress(OSError):
             log.discard()
@@ -312,7 +318,7 @@ def _image(log: Log) -> LogImage:
 
 
 def plan_messages(log: Log, states: Sequence[Progress], now_us: int) -> Plan:
-    """What retention does with a log of messages, whose cursors are in these states; nothing is changed."""
+    """Return what retention would do with a log of messages, given the progress of its cursors."""
     if not log.segments:
         return Plan()
     last = log.segments[-1]
@@ -328,7 +334,7 @@ def plan_messages(log: Log, states: Sequence[Progress], now_us: int) -> Plan:
 
 
 def _unsettled(log: Log, states: Sequence[Progress], info: SegmentInfo) -> int:
-    """Messages of a segment that some cursor has not settled; all of them when nobody reads a queue."""
+    """Return how many messages of a segment a cursor has not settled: for a queue without cursors, all."""
     if not states:
         return 0 if log.spec.retention.keep_settled else info.rows
     counts = [state.unsettled_count(info.first, info.last + 1) for state in states]
@@ -338,7 +344,7 @@ def _unsettled(log: Log, states: Sequence[Progress], info: SegmentInfo) -> int:
 
 
 def _live(log: Log, batches: Iterable[Batch], states: list[Progress]) -> Iterator[Batch]:
-    """The batches without the messages that everybody has settled, where the log need not keep those."""
+    """Yield the parts of batches that the log must keep, without messages that all cursors have settled."""
     for batch in batches:
         for start, stop in log.live_ranges(batch.first, batch.stop, states):
             yield batch.slice(start, stop)

@@ -1,12 +1,11 @@
-"""A cursor: one reader group's durable progress over a log.
+"""A cursor: the durable progress of one queue or group over a log.
 
-Every change is one entry in the cursor's journal, collected into the current WAL round, and a change of
-`progress.py`'s state. Settlements are safe when the store says that their ticket is; deliveries are written
-down without anybody waiting for it. Because of that a *mark* is kept ahead of the deliveries: nothing at or
-above the durable mark is handed out, so that after an unclean stop everything that may have been delivered
-is known to lie below it and comes again as redelivered.
+Every change is one entry in the cursor's journal, in the current WAL round, and one change of the state in
+`progress.py`. Settlements are durable when their ticket is. Nobody waits until deliveries are durable.
+Instead, a durable *mark* stays above all deliveries: after an unclean stop, messages below the mark count as
+redelivered. The views in `cursor_views.py` answer questions; only the store uses `Cursor.progress`.
 
-Questions are answered by the views of `cursor_views.py`; nobody outside of the store looks at the progress.
+The rule: no message at or above the durable mark is delivered.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _WHO_BYTES_MAX = 255
 
 
 class Recorder(Protocol):
-    """What a cursor needs of the store."""
+    """The part of the store that a cursor uses."""
 
     def record(self, cursor: Cursor, entry: Entry) -> int:
-        """Appends an entry to the cursor's journal; returns its ticket."""
+        """Append an entry to the cursor's journal and return its ticket."""
 
     @property
     def lock(self) -> AbstractContextManager[bool]:
-        """Held during a change and its entry: a checkpoint on another thread sees both or neither."""
+        """Lock held during a change and its entry: a checkpoint on another thread sees both or neither."""
 
     @property
     def safe_ticket(self) -> int: ...
@@ -44,7 +43,7 @@ class Recorder(Protocol):
 
 
 class Cursor:
-    """Made by the store: `cursor = store.create_cursor(log, "billing")`."""
+    """One cursor, created by the store: `cursor = store.create_cursor(log, "billing")`."""
 
     def __init__(
         self,
@@ -66,9 +65,9 @@ class Cursor:
         self.settled = Settled(progress)
         self.returns = Returns(progress)
         self.snapshot, self.snapshot_before = snapshots
-        """The numbers of the first entries that the last snapshot, and the one before, do not know."""
+        """Numbers of the first journal entries after the last snapshot, and after the one before it."""
         self.unsnapped_bytes = 0
-        """Bytes of entries since that snapshot."""
+        """Bytes of journal entries after the last snapshot."""
         self.deleted = False
 
     def __repr__(self) -> str:
@@ -80,16 +79,16 @@ class Cursor:
 
     @property
     def audited(self) -> bool:
-        """Whether somebody will want to know who had what."""
+        """Whether an audit window makes the journal keep who received which message."""
         return max(self.journal.spec.retention.audit_us, self.log.spec.retention.audit_us) > 0
 
     def take(
         self, n: int, *, who: bytes = b"", before: int | None = None, unbegun: bool = False
     ) -> list[Range]:
-        """The next `n` messages that are ready (and below `before`) go into flight, to `who`.
+        """Put the next `n` ready messages below `before` in flight for the consumer `who`, and return them.
 
-        Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
-        `unbegun` is for a consumer that tells with `begin` when it begins with a message.
+        Fewer are taken when no more are ready, or at the durable mark, until the next sync moves it. With
+        `unbegun`, an attempt counts only after the consumer calls `begin`.
         """
         self.check(who)
         _check_number(n)
@@ -107,13 +106,15 @@ class Cursor:
         return taken
 
     def wake(self, now_us: int) -> None:
-        """Messages whose delay is over by now are ready."""
+        """Make messages ready whose delay is over at `now_us`."""
         with self._recorder.lock:
             self.progress.wake(now_us)
 
     def begin(self, ranges: Sequence[Range], *, who: bytes = b"") -> None:
-        """The consumer has begun with these messages. Those that are not in flight, or had begun, are left
-        out. Nobody waits for the entry: lost in a crash, the attempt does not count."""
+        """Record that the consumer has begun with these messages, so that the attempt counts.
+
+        Messages not in flight or begun before are ignored. A crash may lose the entry and so the attempt.
+        """
         self.check(who)
         with self._recorder.lock:
             begun = self.progress.begin(ranges)
@@ -121,14 +122,14 @@ class Cursor:
                 self._recorder.record(self, Entry(Kind.DELIVERED, begun, Attempt.BEGUN, who))
 
     def note_taken(self, ranges: Sequence[Range], *, who: bytes) -> int:
-        """For the audit: who got what was taken for several."""
+        """Record for the audit which consumer got messages that were taken for several consumers."""
         self.check(who)
         return self._recorder.record(self, Entry(Kind.SYNCED, ranges, who=who))
 
     def lease(self, n: int, *, who: bytes = b"") -> list[Range]:
-        """The same for one who keeps account: they stay in flight also when the store is opened again.
+        """Lease the next `n` ready messages: they stay in flight when the store is opened again.
 
-        Nobody may see them before this is durable, and so the mark does not matter.
+        The caller shows them to nobody before the lease is durable, so they may lie above the mark.
         """
         self.check(who)
         _check_number(n)
@@ -141,21 +142,21 @@ class Cursor:
         return taken
 
     def hold(self, ranges: Sequence[Range], *, who: bytes = b"") -> int:
-        """Leases exactly these, which nobody has taken."""
+        """Lease these messages, which must be ready or delayed."""
         self.check(who)
         with self._recorder.lock:
             self.progress.hold(ranges)
             return self._recorder.record(self, Entry(Kind.LEASED, ranges, who=who))
 
     def release(self, ranges: Sequence[Range], *, who: bytes = b"") -> int:
-        """What was leased is ready again, as if nobody had had it."""
+        """Make leased messages ready again, without counting an attempt."""
         self.check(who)
         with self._recorder.lock:
             self.progress.release(ranges)
             return self._recorder.record(self, Entry(Kind.RELEASED, ranges, who=who))
 
     def settle(self, ranges: Sequence[Range], outcome: Outcome = Outcome.ACKED, *, who: bytes = b"") -> int:
-        """What was taken is done with. `NotInFlight`, and no change, when some of it was not taken."""
+        """Settle messages in flight. If any is not in flight, raise `NotInFlight` and change nothing."""
         self.check(who)
         with self._recorder.lock:
             self.progress.settle(ranges)
@@ -170,7 +171,7 @@ class Cursor:
         who: bytes = b"",
         why: bytes = b"",
     ) -> int:
-        """What was taken goes back to its place, now or not before a time; its delivery count grows."""
+        """Requeue messages in flight at their place, delayed until `not_before_us`; count it if `counted`."""
         self.check(who, not_before_us, why)
         with self._recorder.lock:
             self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted, why=why)
@@ -178,7 +179,7 @@ class Cursor:
             return self._recorder.record(self, entry)
 
     def drop(self, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b"") -> int:
-        """What nobody has taken (ready or delayed) is settled: expired, purged, over a limit."""
+        """Settle ready or delayed messages, for example because they expired."""
         self.check(who, why=why)
         with self._recorder.lock:
             self.progress.drop(ranges)
@@ -189,9 +190,9 @@ class Cursor:
     def seek(
         self, offset: int, *, who: bytes = b"", why: bytes = b"", visible_to: Cursor | None = None
     ) -> int:
-        """Goes on from an offset, back or ahead. What is in flight is nobody's any more.
+        """Continue from an offset, back or ahead. No message is in flight afterwards.
 
-        What `visible_to` has settled is left out.
+        Messages that the cursor `visible_to` has settled are dropped.
         """
         self.check(who, why=why)
         self.check_offset(offset)
@@ -207,7 +208,7 @@ class Cursor:
         return ticket
 
     def leave_out_settled(self, other: Cursor) -> None:
-        """What is ready here, and settled by another cursor of the log, is dropped."""
+        """Drop ready messages that another cursor of the log has settled."""
         ready = OffsetSet(self.progress.ready_ranges())
         if ready:
             ready.remove_many(list(other.progress.settled.unsettled(0, self.log.next)))
@@ -215,7 +216,7 @@ class Cursor:
             self.drop(list(ready.ranges()), Outcome.DROPPED)
 
     def recall(self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"") -> int:
-        """What is settled is to be delivered once more; the log must still have it."""
+        """Make settled messages ready once more. The log must still have them."""
         self.check(who, why=why)
         with self._recorder.lock:
             self.progress.recall(ranges)
@@ -229,22 +230,22 @@ class Cursor:
         exchange: bytes = b"",
         promise: Promise = Promise.SAFE,
     ) -> int:
-        """For the audit: these offsets came in; when they were published, and through what."""
+        """Record for the audit when these messages were published, and through which exchange."""
         self.check(not_before_us=published_us)
         entry = Entry(Kind.SYNCED, ranges, promise, not_before_us=published_us, why=exchange)
         return self._recorder.record(self, entry)
 
     def note_missed(self, ranges: Sequence[Range], *, who: bytes) -> int:
-        """For the audit: whoever had these did not settle them in time."""
+        """Record for the audit that `who` did not settle these messages in time."""
         self.check(who)
         return self._recorder.record(self, Entry(Kind.MISSED, ranges, who=who))
 
     def note_withheld(self, ranges: Sequence[Range]) -> int:
-        """For the audit: these were taken, and sent to nobody."""
+        """Record for the audit that these messages were taken but sent to no consumer."""
         return self._recorder.record(self, Entry(Kind.WITHHELD, ranges))
 
     def entries(self, start: int, stop: int) -> list[Entry]:
-        """What its journal says, by the numbers of the entries; those that are gone are left out."""
+        """Return the journal entries with numbers in [start, stop), without deleted ones."""
         return [Entry.of(record) for record in self.journal.read([(start, stop)])]
 
     def reopen(self, *, clean: bool, intact: bool, transient: Sequence[Range]) -> None:
@@ -258,7 +259,7 @@ class Cursor:
             progress.redelivered_below = progress.mark
             self._recorder.record(self, Entry(Kind.REOPENED, [(0, progress.mark)]))
             progress.mark = max(progress.mark, self.log.next + MARK_AHEAD)
-            # Until the checkpoints of the opening are written, the mark of the process before holds.
+            # Until the checkpoints of the opening are written, the last process's mark is the durable one.
             self._mark_ticket = self._recorder.record(self, Entry(Kind.MARKED, [(0, progress.mark)]))
         present = self.log.recovered(progress.low) if intact else self.log.present()
         absent = progress.open(present, self.log.next)
@@ -271,36 +272,38 @@ class Cursor:
         for returned, counted in ((in_flight, True), (unbegun, False)):
             if returned:
                 self.give_back(list(returned.ranges()), counted=counted)
-        gone = [r for start, stop in transient for r in progress.settled.unsettled(start, stop)]
-        leased = [r for start, stop in gone for r in progress.leased.ranges(start, stop)]
+        lost = [offsets for start, stop in transient for offsets in progress.settled.unsettled(start, stop)]
+        leased = progress.leased.members_in(lost)
         if leased:
             self.give_back(leased)
-        if gone:
-            self.drop(gone, Outcome.RESTART)
+        if lost:
+            self.drop(lost, Outcome.RESTART)
         if progress.priorities:
             progress.prioritise(self.log.priorities())
 
     def start(self) -> None:
-        """The first entries of a new cursor: where it begins, and a first mark."""
-        for _ in range(2):  # a lost one would bring back everything below
+        """Record the first entries of a new cursor: where it begins, and its first mark."""
+        # Written twice: without it everything below would be delivered again.
+        for _ in range(2):
             self._recorder.record(self, Entry(Kind.STARTED, [(0, self.progress.low)]))
         self._move_mark(self.progress.low)
-        self._mark_safe, self._mark_ticket = self.progress.mark, 0  # lost only together with the cursor
+        # The first mark counts as durable at once: it can only be lost together with the cursor.
+        self._mark_safe, self._mark_ticket = self.progress.mark, 0
 
     def check(self, who: bytes = b"", not_before_us: int = 0, why: bytes = b"") -> None:
-        """Raises when nothing can be recorded, or not this."""
+        """Raise if the cursor was deleted, or if a field does not fit into a journal entry."""
         if self.deleted:
             raise UnknownCursor(f"cursor {self.name!r} of log {self.log.id} has been deleted")
         if max(len(who), len(why)) > _WHO_BYTES_MAX or not 0 <= not_before_us < OFFSET_LIMIT:
             raise BadRequest(
-                "a consumer's name, a reason or a time that does not fit",
+                "a consumer's name, a reason or a time does not fit into the journal",
                 hint="Names and reasons have at most 255 bytes, a time is less than 2**63 microseconds.",
             )
 
     def check_offset(self, offset: int) -> None:
-        """Raises when nothing could go on from there."""
+        """Raise if the log cannot be read from this offset."""
         if not 0 <= offset <= self.log.next:
-            raise OffsetOutOfRange(f"offset {offset} of a log that ends at {self.log.next}")
+            raise OffsetOutOfRange(f"offset {offset} is not in a log that ends at {self.log.next}")
 
     def _safe_mark(self) -> int:
         if self._mark_ticket and self._mark_ticket <= self._recorder.safe_ticket:
@@ -308,9 +311,9 @@ class Cursor:
         return self._mark_safe
 
     def _move_mark(self, delivered: int) -> None:
-        """Reserves ahead when half of the last reservation is used; not before that one is safe.
+        """Move the mark ahead when deliveries have used half of its distance and the last mark is durable.
 
-        What would be delivered next counts too: it may lie far above, behind a gap or with a high priority.
+        The next ready message counts too: it may lie far above, behind a gap or with a high priority.
         """
         if self._mark_ticket:
             return
@@ -324,11 +327,11 @@ class Cursor:
 
 def _check_number(n: int) -> None:
     if n < 0:
-        raise BadRequest(f"{n} messages can't be taken", hint="Take none or more.")
+        raise BadRequest(f"{n} messages can't be taken", hint="Take 0 or more.")
 
 
 def check_name(name: str) -> None:
-    """Names are shown, logged and put into addresses: they are kept plain."""
+    """Raise `BadName` for a name that can't be shown, logged and put into URLs as it is."""
     plain = name and name.isprintable() and "/" not in name and not name.startswith(".")
     if not plain or len(name.encode()) > _NAME_BYTES_MAX:
         raise BadName(

@@ -1,8 +1,9 @@
-"""Questions to a cursor: four views of its progress, one for each kind of question.
+"""Four read-only views of a cursor's progress.
 
-`Waiting` says what is ready or delayed, `InFlight` what somebody has taken, `Settled` how far all is done,
-and `Returns` what came back, how often and why. Each reads the progress at the moment of the question.
-Changes are left to `Cursor`. The rule: a view changes nothing, and returns copies and iterators only.
+`Waiting` has the ready and delayed messages, `InFlight` those that are taken and not settled, `Settled` the
+watermark and the holes above it, and `Returns` how often and why messages were returned. A view reads the
+current progress at each call. Changes are left to `Cursor`. The rule: a view changes nothing, and returns
+only copies and iterators.
 """
 
 from __future__ import annotations
@@ -14,69 +15,70 @@ from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
 
 
-class Waiting:
-    """Messages that nobody has taken: those that are ready, and those that are delayed."""
-
+class _View:
     __slots__ = ("_progress",)
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
+
+class Waiting(_View):
+    """Messages that nobody has taken: those that are ready, and those that are delayed."""
+
+    __slots__ = ()
+
     @property
     def ready(self) -> int:
-        """How many messages can be taken now."""
+        """Number of messages that can be taken now."""
         return self._progress.ready
 
     @property
     def delayed(self) -> int:
-        """How many messages wait for a time."""
         return len(self._progress.delayed)
 
     @property
     def priorities(self) -> int:
-        """The highest priority that makes a difference; 0 for a plain queue."""
+        """Highest priority that the queue tells apart; 0 for a queue without priorities."""
         return self._progress.priorities
 
     @property
     def next_ready(self) -> int | None:
-        """The offset that would be taken next."""
+        """Offset that is taken next; None if none is ready."""
         return self._progress.next_ready()
 
     @property
     def next_due_us(self) -> int | None:
-        """When the next delay ends."""
+        """Time when the next delay ends; None if nothing is delayed."""
         return self._progress.next_due_us
 
     def ready_ranges(self) -> Iterator[Range]:
-        """Return what is ready, in the order in which it would be taken."""
+        """Return the ready messages in the order in which they are taken."""
         return self._progress.ready_ranges()
 
     def ready_of(self, priority: int, start: int = 0) -> Iterator[Range]:
-        """Return what is ready of one priority, from an offset on."""
+        """Return the ready messages of one priority from the offset `start` on."""
         return self._progress.ready_of(priority, start)
 
     def ready_within(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return what is ready of these offsets; of each range in ascending order."""
+        """Return the ready messages in the ranges, in the order of the ranges."""
         return [ready for start, stop in ranges for ready in self._progress.ready_within(start, stop)]
 
     def first_ready(self, start: int = 0) -> int | None:
-        """Return the lowest offset at or above `start` that is ready."""
+        """Return the lowest ready offset at or above `start`."""
         return self._progress.ready_from(start)
 
     def last_ready(self, below: int) -> int | None:
-        """Return the highest offset below this one that is ready."""
+        """Return the highest ready offset below `below`."""
         return self._progress.ready_below(below)
 
-    def within(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return what is ready or delayed of these offsets."""
+    def offsets_in(self, ranges: Sequence[Range]) -> list[Range]:
+        """Return the ready and delayed messages in the ranges."""
         return self._progress.waiting_within(ranges)
 
     def delayed_ranges(self) -> Iterator[Range]:
-        """Return what is delayed, in ascending order."""
         return self._progress.delayed.ranges()
 
     def delayed_count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are delayed."""
         return self._progress.delayed.count(start, stop)
 
     def delays(self) -> Iterator[tuple[int, int]]:
@@ -84,16 +86,13 @@ class Waiting:
         return self._progress.delays()
 
 
-class InFlight:
-    """Messages that were taken and not settled; `len(cursor.in_flight)`, `7 in cursor.in_flight`.
+class InFlight(_View):
+    """Messages that are taken and not settled: `len(cursor.in_flight)`, `7 in cursor.in_flight`.
 
-    Some of them may be leased, and stay in flight when the store is opened again.
+    Leased messages are in flight too, and stay so when the store is opened again.
     """
 
-    __slots__ = ("_progress",)
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    __slots__ = ()
 
     def __len__(self) -> int:
         return len(self._progress.in_flight)
@@ -106,110 +105,99 @@ class InFlight:
 
     @property
     def first(self) -> int | None:
-        """The lowest offset in flight."""
         return self._progress.in_flight.first()
 
-    def within(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return what is in flight of these offsets."""
-        return self._progress.in_flight.within(ranges)
+    def offsets_in(self, ranges: Sequence[Range]) -> list[Range]:
+        """Return the messages in flight in the ranges."""
+        return self._progress.in_flight.members_in(ranges)
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are in flight."""
         return self._progress.in_flight.count(start, stop)
 
     @property
     def has_unbegun(self) -> bool:
-        """Whether a consumer has messages that it has not begun with, and will tell when it does."""
+        """Whether messages are in flight to consumers that have not called `begin` for them yet."""
         return bool(self._progress.unbegun)
 
     def unbegun_within(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return the offsets among these whose consumer will tell when it begins, and has not begun."""
-        return self._progress.unbegun.within(ranges) if self._progress.unbegun else []
+        """Return the messages in the ranges whose consumer has not called `begin` for them yet."""
+        return self._progress.unbegun.members_in(ranges) if self._progress.unbegun else []
 
     @property
     def first_leased(self) -> int | None:
-        """The lowest offset that is leased."""
         return self._progress.leased.first()
 
     def leased(self) -> list[Range]:
-        """Return everything that is leased."""
         return list(self._progress.leased.ranges())
 
     def leased_within(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return what is leased of these offsets; of each range in ascending order."""
-        return self._progress.leased.within(ranges)
+        """Return the leased messages in the ranges."""
+        return self._progress.leased.members_in(ranges)
 
 
-class Settled:
-    """How far all is done; `7 in cursor.settled`."""
+class Settled(_View):
+    """Settled messages, the watermark and the holes: `7 in cursor.settled`."""
 
-    __slots__ = ("_progress",)
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    __slots__ = ()
 
     def __contains__(self, offset: int) -> bool:
         return offset in self._progress.settled
 
     @property
     def low(self) -> int:
-        """The lowest offset that is not settled."""
+        """Lowest offset that is not settled."""
         return self._progress.low
 
     @property
     def watermark(self) -> int:
-        """The lowest offset that is neither settled nor postponed; it moves up only, but for a seek."""
+        """Lowest offset that is neither settled nor postponed. Only a seek moves it back."""
         return self._progress.watermark
 
     @property
     def highest_taken(self) -> int:
-        """The highest offset that was taken or settled; one below `low` when there is none above it."""
+        """Highest offset that was taken or settled; `low - 1` when none above `low` was."""
         return self._progress.highest
 
     @property
     def span(self) -> int:
-        """How many offsets there are from `low` to the highest that was taken."""
+        """Number of offsets from `low` to `highest_taken`."""
         return self._progress.span
 
     @property
     def above_low(self) -> int:
-        """How many offsets above `low` are settled."""
+        """Number of settled offsets above `low`."""
         return len(self._progress.settled.settled_above)
 
     @property
     def retired_below(self) -> int:
-        """One above the highest offset that retention took before anybody had settled it."""
+        """One above the highest offset that retention deleted unsettled."""
         return self._progress.retired_below
 
     def hole_count(self) -> int:
-        """Return how many runs of unsettled offsets lie below a settled one."""
+        """Return the number of holes: runs of unsettled offsets below a settled one."""
         return self._progress.settled.holes()
 
     def holes(self) -> Iterator[Range]:
-        """Return these runs, lowest first."""
+        """Return the holes in ascending order."""
         settled, low = self._progress.settled, self._progress.low
         return settled.unsettled(low, max(settled.highest, low) + 1) if settled.settled_above else iter(())
 
     def unsettled_within(self, start: int, stop: int) -> Iterator[Range]:
-        """Return what is not settled of [start, stop), in ascending order."""
+        """Return the unsettled offsets of [start, stop) in ascending order."""
         return self._progress.settled.unsettled(start, stop)
 
     def unsettled_count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are not settled."""
         return self._progress.unsettled_count(start, stop)
 
     def around(self, start: int, stop: int) -> AckSet:
-        """Return a copy of what is settled of [start, stop); outside of it anything may be in it."""
+        """Return a copy of the settled offsets that is exact in [start, stop) and may be wrong elsewhere."""
         return self._progress.settled.around(start, stop)
 
 
-class Returns:
-    """Messages that were taken and came back; `len(cursor.returns)` of them are not settled."""
+class Returns(_View):
+    """Unsettled messages that were taken and returned: `len(cursor.returns)` of them have a count."""
 
-    __slots__ = ("_progress",)
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    __slots__ = ()
 
     def __len__(self) -> int:
         return len(self._progress.counts)
@@ -221,22 +209,22 @@ class Returns:
         """Return how often a message was returned."""
         return self._progress.counts.get(offset, 0)
 
-    def within(self, ranges: Sequence[Range]) -> dict[int, int]:
-        """Return the offsets among these that ever came back, and how often that counted."""
-        return self._progress.counts.within(ranges)
+    def counts_in(self, ranges: Sequence[Range]) -> dict[int, int]:
+        """Return how often each message in the ranges was returned, without those that never were."""
+        return self._progress.counts.values_in(ranges)
 
     def by_count(self, ranges: Sequence[Range]) -> dict[int, list[Range]]:
-        """Return these offsets by how often they were returned."""
+        """Return the offsets in the ranges by the number of returns."""
         return self._progress.by_count(ranges)
 
     @property
     def postponed(self) -> int:
-        """How many unsettled messages have been delayed, also those whose delay is over."""
+        """Number of unsettled messages that were ever delayed, even if the delay is over."""
         return len(self._progress.postponed)
 
     @property
     def redelivered_below(self) -> int:
-        """After an unclean stop: any message below this offset may have been delivered before."""
+        """Offset below which any message may have been delivered before an unclean stop."""
         return self._progress.redelivered_below
 
     def is_redelivered(self, offset: int) -> bool:
@@ -244,13 +232,13 @@ class Returns:
         return self._progress.is_redelivered(offset)
 
     def reason(self, offset: int) -> bytes | None:
-        """Return why a message was returned the last time; None if nothing was said."""
+        """Return the reason of a message's last return, or None if none was given."""
         return self._progress.reasons.get(offset)
 
     def has_reason(self, offset: int, reason: bytes) -> bool:
-        """Return whether this is why a message was returned the last time."""
+        """Return whether a message was last returned for this reason."""
         return self._progress.reasons.has(offset, reason)
 
     def any_reason(self, ranges: Sequence[Range]) -> bool:
-        """Return whether one of these offsets has a reason."""
+        """Return whether any message in the ranges has a reason."""
         return next(self._progress.reasons.parts(ranges), None) is not None

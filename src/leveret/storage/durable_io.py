@@ -1,8 +1,7 @@
-"""The two kinds of failure, told apart: what could not be written, and what could not be synced.
+"""Syncs, and files that are written completely or not at all.
 
-`sync_file` and `sync_all` turn a failed sync into `StorePoisoned`; every other OSError is a failed write, for
-the caller to undo. Also here: files that are written whole or not at all, used for snapshots and checkpoints:
-written under another name, synced, renamed, and the directory synced.
+A failed sync becomes `StorePoisoned`. Any other OSError is a failed write, which the caller undoes. Snapshots
+and checkpoints are *whole files*: written under a draft name, synced, renamed, and their directory synced.
 
     file header 64 B | length u64 | checksum u64 (xxh3 of the content) | content
 """
@@ -24,7 +23,7 @@ _LENGTHS = Struct("<QQ")
 
 
 class WholeFile(NamedTuple):
-    """A file to be written whole."""
+    """A file to be written completely or not at all."""
 
     path: str
     header: FileHeader
@@ -47,7 +46,6 @@ def sync_file(file: File, path: str) -> None:
 
 
 def sync_all(files: Files, paths: Sequence[str]) -> None:
-    """Files and directories."""
     try:
         files.sync_all(paths)
     except OSError as error:
@@ -55,19 +53,19 @@ def sync_all(files: Files, paths: Sequence[str]) -> None:
 
 
 def write_whole(files: Files, whole: Sequence[WholeFile]) -> None:
-    """After any crash, each of the files is the whole content or what it was before."""
-    for each in whole:
-        with files.open(each.draft, create=True) as file:
+    """Write files. After a crash, each has either its new or its old content."""
+    for whole_file in whole:
+        with files.open(whole_file.draft, create=True) as file:
             file.truncate(0)
-            file.write(each.encode(), 0)
-    sync_all(files, [each.draft for each in whole])
-    for each in whole:
-        files.rename(each.draft, each.path)
-    sync_all(files, sorted({each.path.rpartition("/")[0] for each in whole}))
+            file.write(whole_file.encode(), 0)
+    sync_all(files, [whole_file.draft for whole_file in whole])
+    for whole_file in whole:
+        files.rename(whole_file.draft, whole_file.path)
+    sync_all(files, sorted({whole_file.path.rpartition("/")[0] for whole_file in whole}))
 
 
 def read_whole(files: Files, path: str, kind: bytes) -> bytes | None:
-    """The content; None when the file is missing or damaged in any way."""
+    """Return a file's content, or None if the file is missing or damaged."""
     try:
         with files.open(path) as file:
             data = file.read(file.size(), 0)

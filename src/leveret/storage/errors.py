@@ -1,19 +1,20 @@
-"""What can go wrong in the store. The type carries the decision; `hint` tells the operator what to do.
+"""Errors of the store. The type says what the caller may do next; `hint` says what the operator can do.
 
     StorageError
-    ├── BadRequest            the caller's mistake; nothing has changed
+    ├── BadRequest            the caller's mistake; the state is unchanged
     │   ├── OffsetOutOfRange
-    │   ├── NotInFlight       settles or returns what was not taken
+    │   ├── NotInFlight       a message to settle or return is not in flight
     │   ├── BadName
     │   ├── UnknownLog
     │   └── UnknownCursor
     ├── DirectoryLocked       another process has the data directory (`pid`)
-    ├── UnknownFormat         a file of a newer version, or not ours at all (`file`, `found`, `supported`)
-    ├── WriteFailed           nothing has changed; may be tried again (`path`, `error`)
-    │   └── StorageFull       the same, and the reason is a lack of space
-    └── StorePoisoned         a sync failed: nothing can be promised any more; stop (`path`, `error`)
+    ├── UnknownFormat         a file of another version, or of another program (`file`, `found`, `supported`)
+    ├── WriteFailed           a write failed, the state is unchanged; may be retried (`path`, `error`)
+    │   └── StorageFull       a write failed for lack of space
+    └── StorePoisoned         a sync failed: the store must be closed (`path`, `error`)
 
-Damage found while reading is not an error: the store goes on without the damaged record. `Damage` names it.
+Damage found while reading is not an error: it is reported as `Damage`, and the store continues without the
+damaged record.
 """
 
 from __future__ import annotations
@@ -43,31 +44,31 @@ class StorageError(Exception):
 
 
 class BadRequest(StorageError):
-    """The caller asked for something that cannot be. The state is unchanged."""
+    """The caller's request is invalid. The state is unchanged."""
 
 
 class OffsetOutOfRange(BadRequest):
-    hint = "Ask the log for its first and end offset and stay between them."
+    hint = "Use offsets between the log's first offset and its end."
 
 
 class NotInFlight(BadRequest):
-    hint = "Only what was taken and neither settled nor returned since can be settled or returned."
+    hint = "Only messages in flight can be settled or returned."
 
 
 class BadName(BadRequest):
-    hint = "Use a name the message allows."
+    hint = "Use another name."
 
 
 class UnknownLog(BadRequest):
-    hint = "It was never created or has been deleted; create it first."
+    hint = "The log was never created or has been deleted; create it first."
 
 
 class UnknownCursor(BadRequest):
-    hint = "It was never created or has been deleted; create it first."
+    hint = "The cursor was never created or has been deleted; create it first."
 
 
 class DirectoryLocked(StorageError):
-    """Another store holds the lock at `path`. `pid` is its process, None when it has not written it yet."""
+    """Another process has locked the directory `path`. `pid` is None if it has not written its id yet."""
 
     hint = "Stop that process, or give this one a data directory of its own."
 
@@ -79,7 +80,7 @@ class DirectoryLocked(StorageError):
 
 
 class UnknownFormat(StorageError):
-    """`found` is the version the file claims, None when the file is not one of ours."""
+    """A file can't be read. `found` is its format version, None if it is no file of a store."""
 
     def __init__(self, file: str, found: int | None, *, supported: int) -> None:
         if found is None:
@@ -95,9 +96,9 @@ class UnknownFormat(StorageError):
 
 
 class WriteFailed(StorageError):
-    """A write did not happen and left no trace. The same request may be made again."""
+    """A write failed and was undone. The request may be repeated."""
 
-    hint = "Look at the device and the permissions of the data directory; the request may be made again."
+    hint = "Check the device and the permissions of the data directory, then repeat the request."
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"cannot write {path}: {error.strerror or error}")
@@ -106,13 +107,13 @@ class WriteFailed(StorageError):
 
 
 class StorageFull(WriteFailed):
-    hint = "Free some space or raise the quota; the request may then be made again."
+    hint = "Free some space or raise the quota, then repeat the request."
 
 
 class StorePoisoned(StorageError):
-    """A sync failed. What is on the disk is unknown and stays so: a later success would prove nothing."""
+    """A sync failed. The contents of the disk are unknown, even if a later sync succeeds."""
 
-    hint = "Look at the kernel's log and at the device before the store is opened again."
+    hint = "Check the kernel's log and the device before the store is opened again."
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"cannot sync {path}: {error.strerror or error}")
@@ -122,7 +123,7 @@ class StorePoisoned(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A damaged place. `what` is a sentence; `offset` the message it costs, None when that is not known."""
+    """A damaged place in a file. `what` describes it; `offset` is the lost message, None if unknown."""
 
     file: str
     position: int
@@ -135,6 +136,6 @@ class Damage:
 
 
 def write_failed(error: OSError, path: str) -> WriteFailed:
-    """The error to raise for a failed write:  `raise write_failed(error, path) from error`."""
+    """Return the error to raise for a failed write: `raise write_failed(error, path) from error`."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageFull(path, error) if full else WriteFailed(path, error)

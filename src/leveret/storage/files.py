@@ -1,12 +1,12 @@
-"""The file seam: the only place in `leveret.storage` that touches a disk.
+"""Access to files: the only place in `leveret.storage` that touches a disk.
 
-`Files` and `File` are all that the store may do with files; `OsFiles` does it on a real file system (Linux),
-`leveret.testing.disk.SimulatedDisk` in memory, with power cuts. Errors are the plain `OSError` of the system;
-what they mean for the store is decided by the callers (see `errors.py`).
+The store uses files only through the protocols `Files` and `File`. `OsFiles` implements them on a Linux file
+system, `leveret.testing.disk.SimulatedDisk` in memory, with power cuts. Errors are the system's `OSError`;
+callers decide what they mean for the store (see `errors.py`).
 
-Durability is the caller's: `File.sync` makes a file's bytes and size durable but not its name,
-`Files.sync_directory` makes names durable but not the bytes behind them, `Files.sync_all` does both for many.
-Paths are '/'-separated and relative to the root; '' is the root.
+The rule: callers sync what must be durable. `File.sync` makes a file's bytes and size durable, but not its
+name. `Files.sync_directory` makes names durable, but not the files' bytes. `Files.sync_all` does both for
+many files. Paths are relative to the root and use '/'; '' is the root.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from leveret.storage.errors import DirectoryLocked
 
 Buffer = bytes | bytearray | memoryview
 
-_FILE_MODE = 0o640  # messages are nobody else's business
+# Other users must not read messages.
+_FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 _PID_BYTES = 32
 _SYNC_EACH_MAX = 4
 NO_HARD_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
-_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # file systems differ in how they say it
-
+# File systems without fallocate report different errors.
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class File(Protocol):
-    """An open file, read and written at positions: there is no current position to share between threads."""
+    """An open file. Reads and writes name their position, so that threads share no current position."""
 
     def read(self, size: int, position: int) -> bytes:
-        """`size` bytes from `position`; fewer only where the file ends."""
+        """Return `size` bytes from `position`, fewer only at the end of the file."""
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of it. After an OSError any prefix of it may have been written."""
+        """Write all of `data`. After an OSError any prefix of it may have been written."""
 
     def sync(self) -> None:
-        """Return when what was written before the call is durable, the file's size included, its name not."""
+        """Make the bytes written before the call and the file's size durable, but not the file's name."""
 
     def size(self) -> int: ...
 
@@ -54,10 +55,10 @@ class File(Protocol):
         """Cut the file, or extend it with zeros, to `size`."""
 
     def allocate(self, size: int) -> None:
-        """Like `truncate`, with the space reserved where that can be done. A failure may leave part of it."""
+        """Do what `truncate` does, and reserve the space if possible. A failure may leave part of it."""
 
     def close(self) -> None:
-        """Syncs nothing. Closing again does nothing. Not while another thread is in a call on this file."""
+        """Close the file without a sync. A second close does nothing. No other call may run meanwhile."""
 
     def __enter__(self) -> Self: ...
 
@@ -68,50 +69,50 @@ class File(Protocol):
 
 class Lock(Protocol):
     def release(self) -> None:
-        """Let others have it. Releasing again does nothing."""
+        """Release the lock. A second release does nothing."""
 
 
 class Files(Protocol):
     """The files below one root."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """For reading and writing. FileNotFoundError when it is missing and not to be created."""
+        """Open a file for reading and writing. Raise FileNotFoundError if it is missing and not created."""
 
     def names(self, directory: str) -> list[str]:
-        """Files and directories in it, sorted; [] when it is missing."""
+        """Return the sorted names in a directory; [] if the directory is missing."""
 
     def heads(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
         """The first `size` bytes of each of these files; none of one that is missing."""
 
     def make_directory(self, path: str) -> None:
-        """With its parents, whose sync makes it durable. Nothing happens when it is there.
+        """Create a directory with its parents if it is missing. A sync of the parents makes it durable.
 
-        The root and what is above it, which nobody else can sync, are durable on return.
+        The root and the directories above it are durable on return, because callers can't sync them.
         """
 
     def rename(self, old: str, new: str) -> None:
-        """Replaces `new` in one step."""
+        """Rename a file, replacing `new` atomically."""
 
     def unlink(self, path: str) -> None:
-        """No error when it is gone already."""
+        """Delete a file if it exists."""
 
     def remove_directory(self, path: str) -> None:
-        """With all below it. No error when it is gone already."""
+        """Delete a directory and everything below it, if it exists."""
 
     def sync_directory(self, path: str) -> None:
-        """Return when files created, renamed and unlinked in it before the call are durably so."""
+        """Make creations, renames and deletions in a directory before the call durable."""
 
     def sync_all(self, paths: Sequence[str]) -> None:
-        """Sync these files and directories; when they are many, at the price of few."""
+        """Sync files and directories. Many take no longer than a few."""
 
     def exists(self, path: str) -> bool: ...
 
     def lock(self, path: str) -> Lock:
-        """Exclusive until it is released or the process ends. DirectoryLocked when it is held, also by us."""
+        """Lock exclusively until the release or the process's end. Raise DirectoryLocked if it is locked."""
 
 
 class OsFile:
-    """A file descriptor. Made by `OsFiles.open`."""
+    """A file of a real file system, opened by `OsFiles.open`."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -124,7 +125,8 @@ class OsFile:
         if not data or len(data) == size:
             return data
         parts = [data]
-        while data:  # either the file ends here, or the kernel cut the read short (at 2 GiB, for one)
+        # A short read means the end of the file, or a limit of the kernel (2 GiB, for example).
+        while data:
             position += len(data)
             size -= len(data)
             data = os.pread(self._descriptor, size, position)
@@ -141,7 +143,8 @@ class OsFile:
                 done += count
 
     def sync(self) -> None:
-        if self._descriptor < 0:  # where the other calls give EBADF this one gives a ValueError
+        # On a closed file fdatasync would raise ValueError, unlike the other calls, which raise EBADF.
+        if self._descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         os.fdatasync(self._descriptor)
 
@@ -178,7 +181,7 @@ class OsFile:
 
 
 class _ReadOnlyFile(OsFile):
-    """Says what is wrong, where the system would say EBADF."""
+    """A file opened for reading. Writes raise EROFS with an explanation instead of EBADF."""
 
     __slots__ = ()
 
@@ -193,10 +196,10 @@ class _ReadOnlyFile(OsFile):
 
 
 class OsLock:
-    """A held flock. The kernel drops it when the process ends, however it ends.
+    """A flock. The kernel releases it when the process ends.
 
-    It belongs to the open file, not to the process: a child made by fork without exec shares it, and keeps
-    it when the parent dies. Start helper processes with spawn.
+    The lock belongs to the open file, not to the process: a child made by fork without exec shares the lock
+    and keeps it after the parent's death. Start helper processes with spawn.
     """
 
     __slots__ = ("_file", "_released")
@@ -294,9 +297,9 @@ class OsFiles:
         return os.path.exists(self._full(path))
 
     def link(self, other: OsFiles, path: str, *, or_symbolic: bool = True) -> None:
-        """The file of another root under the same name here, without copying it; it must not be written.
+        """Link a file of another root under its name here. The linked file must not be written.
 
-        `or_symbolic`: where there can be no second name, the file's path will do, for as long as it is there.
+        With `or_symbolic`, a symbolic link is made if the file system can't make a hard link.
         """
         source, target = other._full(path), self._writable(path)
         try:
@@ -309,7 +312,7 @@ class OsFiles:
             os.symlink(source, target)
 
     def share(self, path: str) -> Lock | None:
-        """Keeps those out who would have it to themselves; None where nobody ever had. Writes nothing."""
+        """Take a shared lock, which excludes `lock`, without writing. Return None if `path` is missing."""
         try:
             file = _ReadOnlyFile(os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC), self._full(path))
         except FileNotFoundError:
@@ -366,7 +369,7 @@ def _read_only(path: str) -> OSError:
 
 
 def _write_pid(file: OsFile) -> None:
-    """For those who find the lock taken. A full disk has no room for it, and holds the lock as well."""
+    """Write the process id for others who find the lock taken. On a full disk the id is left out."""
     pid = b"%d\n" % os.getpid()
     try:
         file.write(pid, 0)

@@ -1,10 +1,10 @@
-"""What every file of a data directory begins with: 64 bytes that say what it is and in which version.
+"""The header of every file in a data directory: 64 bytes with the file's kind and format version.
 
     magic 8 B "LEVERET\\0" | version u32 | kind 4 B | id u64 | number u64 | 24 B zero | checksum u64
 
-The checksum is xxh3 of the 56 bytes before it. A header that is intact and newer than this code is refused
-(`UnknownFormat`); one that is not intact is damage, which the caller names and works around: what follows
-in the file carries checksums of its own.
+The checksum is xxh3 of the 56 bytes before it. An intact header of another version is refused with
+`UnknownFormat`. A damaged header is left to the caller, which reports it and continues: the rest of each file
+has checksums of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FileHeader(NamedTuple):
 
 
 def read_header(data: bytes, path: str, kind: bytes) -> FileHeader | None:
-    """The header at the start of `data`; None when it is damaged; `UnknownFormat` when it is not for us."""
+    """Return the header of `data`, or None if it is damaged. Raise `UnknownFormat` for other files."""
     fields = data[: _FIELDS.size]
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, _FIELDS.size)[0] != xxh3_64_intdigest(fields):
         return None

@@ -1,19 +1,19 @@
-"""What a cursor's journal says, entry by entry.
+"""The entries of a cursor's journal.
 
-A journal is a log like any other (`log.py`), so that it is written, synced, recovered, rolled, deleted and
-read into Arrow by the same code; its records are entries. The fields of a record carry them:
+A journal is a log (`log.py`), so the code for logs writes, syncs, recovers, deletes and reads it. Each record
+is one entry; its fields hold:
 
-    offset, time   the entry's number, and when it happened
+    offset, time   number and time of the entry
     flags          PERSISTENT | kind << 1
-    priority       the outcome of a settlement; 1 for a return that is counted; of SYNCED a `Promise`; of
+    priority       outcome of a settlement; 1 for a return that is counted; for SYNCED a `Promise`; for
                    DELIVERED an `Attempt`
     routing key    who: the consumer's name
-    exchange       why: the last error of what comes back, the reason for what is skipped or died; of SYNCED
-                   the exchange that they were published to; else empty
-    header         not before: u64 (us), and of SYNCED when they were published; empty when there is no such
+    exchange       why: the reason of a return, a skip or a dead letter; for SYNCED the exchange that the
+                   messages were published to; otherwise empty
+    header         not before: u64 (us); for SYNCED the time of the publish; empty for none
     body           ranges of offsets: (start u64, stop u64) each
 
-State is the fold of the entries in order: `Progress.apply`.
+`Progress.apply` computes the cursor's state from the entries. The rule: they are applied in order.
 """
 
 from __future__ import annotations
@@ -28,61 +28,60 @@ from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 
 ENTRY_BYTES = 40
-"""What an entry takes beside its data."""
+"""Bytes of an entry without its data."""
 
 
 class Kind(IntEnum):
-    """What an entry tells."""
+    """What happened to the messages of an entry."""
 
     STARTED = 1
-    """The cursor begins at the stop of the range; what is below does not concern it."""
+    """The cursor begins at the stop of the range. Messages below do not concern it."""
     DELIVERED = 2
-    """Its outcome is an `Attempt`: a second entry of an offset in flight says that its consumer has begun."""
+    """Put in flight, or, with `Attempt.BEGUN` as the outcome, begun by their consumer."""
     SETTLED = 3
     RETURNED = 4
     MARKED = 5
-    """Anything below the stop of the range may have been delivered by now."""
+    """The mark is the stop of the range: any message below it may have been delivered by now."""
     SYNCED = 6
-    """For the audit, and of no effect: these offsets came in, and what was promised of them is the outcome, a
-    `Promise`; or, with a consumer's name, they went to it, where the delivery itself names nobody, because it
-    was to several.
+    """For the audit, without effect: the messages were published, with a `Promise` as the outcome. Or, with a
+    consumer's name, they went to this one of the several consumers that their delivery was for.
     """
     REOPENED = 7
-    """After an unclean stop: anything below the stop of the range may have been delivered before."""
+    """After an unclean stop: any message below the stop of the range may have been delivered before."""
     LEASED = 8
-    """In flight, and not given back when the store is opened again: somebody keeps account of it."""
+    """In flight, also when the store is opened again, until they are released, returned or settled."""
     RELEASED = 9
-    """What was leased is ready again, as if nobody had had it."""
+    """Leased messages became ready again, without counting an attempt."""
     SOUGHT = 10
-    """The cursor goes on from the stop of the range, whatever was done before: also what lies behind it."""
+    """The cursor continues from the stop of the range, ahead or back, whatever was settled before."""
     RECALLED = 11
-    """What was settled is to be delivered once more."""
+    """Settled messages became ready once more."""
     MISSED = 12
-    """For the audit, and of no effect: who had these did not settle them in time."""
+    """For the audit, without effect: the consumer did not settle the messages in time."""
     WITHHELD = 13
-    """For the audit, and of no effect: these were taken, and sent to nobody, because they were over."""
+    """For the audit, without effect: the messages were taken but delivered to no consumer."""
 
 
 class Promise(IntEnum):
-    """What is promised of messages that came in."""
+    """How durable published messages were at the time of their entry."""
 
     SAFE = 0
-    """They were durable at the entry's time."""
+    """Durable at the entry's time."""
     NONE = 1
-    """They are transient."""
+    """Transient."""
     FOUND_SAFE = 2
-    """They were durable when the store was opened again; since when, nobody has written down."""
+    """Durable when the store was opened again. Since when is unknown."""
 
 
 class Attempt(IntEnum):
     """When a delivery counts as an attempt to handle the message."""
 
     WHEN_DELIVERED = 0
-    """At once: the consumer does not tell when it begins."""
+    """At delivery: the consumer does not call `Cursor.begin`."""
     WHEN_BEGUN = 1
-    """When its consumer has begun; lost before that, the delivery does not count."""
+    """When the consumer has begun. A delivery that is lost before does not count."""
     BEGUN = 2
-    """Nothing is delivered: the consumer of these has begun."""
+    """Now, without a delivery: the consumer has begun with the messages."""
 
 
 class Outcome(IntEnum):
@@ -93,13 +92,13 @@ class Outcome(IntEnum):
     DEAD_LETTERED = 3
     EXPIRED = 4
     DROPPED = 5
-    """To keep a length limit."""
+    """Removed to keep a length limit."""
     PURGED = 6
     SENT_TO_REJECTS = 7
     SKIPPED = 8
     RETENTION = 9
     RESTART = 10
-    """A transient message, or one that never became durable, when the store was opened again."""
+    """Not recovered when the store was opened again: transient, or never durable."""
     DAMAGED = 11
 
 
@@ -115,7 +114,7 @@ class Entry(NamedTuple):
     why: bytes = b""
 
     def message(self) -> Message:
-        """As it is appended to a journal; the time is the append's."""
+        """Return the entry as a message for the journal. The append sets its time."""
         return Message(
             self.why,
             self.who,
@@ -127,7 +126,6 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> Entry:
-        """As it is read from a journal."""
         flat = array("Q", record.body)
         return cls(
             Kind(record.flags >> 1),

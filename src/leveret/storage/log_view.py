@@ -1,9 +1,9 @@
-"""What a reader in another process is told of a log: which segments there were, and how far they reached.
+"""A view of a log for readers in other processes: its segments and their lengths at one moment.
 
-A view is taken by the process that writes (`Log.view`) and read by any other, with `arrow.LogReader`. It
-names files and does not keep them: a segment that is settled meanwhile is unlinked, one of which little is
-left goes on under another name. Whoever finds a file gone gets `SegmentGone` and takes a new view. The rule
-on the writer's side: a file is never cut, nor changed, below what a view says of it.
+The process that writes the log takes a view (`Log.view`), and any process reads it with `arrow.LogReader`. A
+view does not keep its files: settled segments are deleted, others are rewritten under new names. A reader
+that finds a file missing raises `SegmentGone`, and its caller takes a new view. The rule for the writer: a
+file never changes below the length that a view gives.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from leveret.storage.segment import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The files of a log at one moment. Small, and plain enough to be sent to another process."""
+    """The segments of a log at one moment, small enough to be sent to another process."""
 
     log_id: int
     directory: str
     segments: tuple[SegmentInfo, ...]
     stop: int
-    """Offsets below this are in the segments, or gone for good; at or above it nothing can be read."""
+    """End of the view: no offset at or above it can be read."""
 
     def without(self, paths: Collection[str]) -> LogView:
-        """A file that a later view names too was not replaced: it is lost, and what was in it is gone."""
-        there = (info for info in self.segments if f"{self.directory}/msgs.{info.name}" not in paths)
-        return replace(self, segments=tuple(there))
+        """Return the view without these segments: lost ones, whose files a later view still names."""
+        kept = (info for info in self.segments if f"{self.directory}/msgs.{info.name}" not in paths)
+        return replace(self, segments=tuple(kept))
 
 
 class SegmentGone(StorageError):
@@ -37,5 +37,5 @@ class SegmentGone(StorageError):
     hint = "Take a new view of the log and read again."
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is gone")
+        super().__init__(f"{path} was deleted or rewritten after the view was taken")
         self.path = path

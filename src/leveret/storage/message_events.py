@@ -1,11 +1,10 @@
-"""What happened to the messages of a log, as Arrow rows: one for each run of offsets that shares it.
+"""The events of a log's messages as Arrow rows: one row for each run of offsets with the same event.
 
-Three places tell it: the segments of the log (`published`), those of a cursor's journal (`told`), and the
-state that the cursor is in (`standing`), which knows also what the journal has forgotten. All of them give
-rows of one schema, cut where a chunk of offsets ends, so that whoever wants to know all of some messages
-brings together the rows of one chunk. A message that goes to and fro a million times has few rows: what is
-told again and again is told once, with a count (`folded`). Work is done per batch in numpy; what the rows
-mean for a message is left to `leveret.audit`.
+The rows have three sources: the segments of the log (`published`), the segments of a cursor's journal
+(`entry_rows`), and the cursor's state (`standing`), which includes settlements whose entries are deleted. All
+rows have one schema. They are cut where a chunk of offsets ends, so that all rows about a message have its
+chunk. Repeated events become a few rows with counts (`folded`). numpy does the work for whole batches. What
+the rows mean for a message is left to `leveret.audit`.
 """
 
 from __future__ import annotations
@@ -30,48 +29,53 @@ from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT
 from leveret.storage.recovery import load_progress
 from leveret.storage.segment import Report
-from leveret.storage.store_snapshot import Picture, view_of
+from leveret.storage.store_snapshot import StoreSnapshot, view_of
 
 CHUNK_BITS = 18
 CHUNK = 1 << CHUNK_BITS
 
 
 class Event(IntEnum):
-    """What a row tells: an entry of a journal by its `Kind`, and these."""
+    """What happened, beside the `Kind` of a journal's entry."""
 
     PUBLISHED = 0
-    """They are in the log; `code` is 1 for persistent ones, `why` the exchange."""
+    """The messages are in the log; `code` is 1 for persistent messages, `why` the exchange."""
     PASSED = 32
-    """A seek has left them behind."""
+    """A seek has skipped the messages."""
     STANDING = 33
-    """They are settled, says the cursor's state."""
+    """The messages are settled in the cursor's state."""
     DAMAGED = 34
-    """A file can't be read: `who` is the file, `why` what is wrong; `count` is 1 if `start` is known."""
+    """A file is damaged: `who` is the file, `why` the damage; `count` is 1 if `start` is known."""
     HELD = 35
-    """They are in flight, says the cursor's state."""
+    """The messages are in flight in the cursor's state."""
     NAMED = 36
-    """They went to `who`, of several."""
+    """The messages went to `who`, one of several consumers of a delivery."""
 
 
 SCHEMA = pa.schema(
     [
         ("log", pa.int64()),
-        ("reader", pa.int64()),  # the journal's id; 0 for the log itself
+        # The journal's id; 0 for the log itself.
+        ("reader", pa.int64()),
         ("chunk", pa.int64()),
-        ("number", pa.int64()),  # of the entry: they happened in this order
+        # The entry's number: entries happened in this order.
+        ("number", pa.int64()),
         ("event", pa.int8()),
         ("start", pa.int64()),
         ("stop", pa.int64()),
         ("time_us", pa.int64()),
-        ("other_us", pa.int64()),  # published when, not before when
-        ("code", pa.int16()),  # the outcome; 1 for a return that counts
-        ("count", pa.int64()),  # it happened so often
+        # The time of the publish, or the end of the delay.
+        ("other_us", pa.int64()),
+        # The outcome; 1 for a return that counts.
+        ("code", pa.int16()),
+        # How often the event happened.
+        ("count", pa.int64()),
         ("who", pa.string()),
         ("why", pa.string()),
     ]
 )
 _FORGOTTEN = (Kind.MARKED, Kind.REOPENED)
-"""Kinds that are about the cursor, and not about messages."""
+"""Kinds of entries about the cursor instead of messages."""
 _REPEATED = (
     Kind.DELIVERED,
     Kind.LEASED,
@@ -80,48 +84,47 @@ _REPEATED = (
     Kind.MISSED,
     Event.NAMED,
 )
-"""Kinds that a message can have any number of, and of which only how many, the first and the last count."""
+"""Events that a message can have any number of: the account needs only their number, first and last."""
 _DIVIDES = (Kind.SOUGHT, Kind.RECALLED)
-"""Kinds that begin a new count."""
+"""Kinds of entries that begin a new count."""
 _FEWEST = 3
-"""What is told so often can be told in fewer rows."""
+"""The lowest number of events that `folded` can store in fewer rows."""
 
 Column = NDArray[Any]
 
 
 class Piece(NamedTuple):
-    """What is read at once: a segment of a log, or of a journal, or the state of a cursor."""
+    """A unit of reading: one segment of a log or of a journal, or the state of a cursor."""
 
     event: Literal["published", "told", "standing"]
     log_id: int
     segment: int = 0
 
 
-def pieces(picture: Picture, logs: Iterable[int]) -> Iterator[Piece]:
-    """All that tells of these logs of messages."""
+def pieces(snapshot: StoreSnapshot, logs: Iterable[int]) -> Iterator[Piece]:
+    """Yield the pieces with all events of these logs."""
     for log_id in logs:
-        yield from (Piece("published", log_id, info.first) for info in picture.logs[log_id].segments)
-        for journal in picture.journals(log_id):
+        yield from (Piece("published", log_id, info.first) for info in snapshot.logs[log_id].segments)
+        for journal in snapshot.journals(log_id):
             yield Piece("standing", journal.spec.id)
             yield from (Piece("told", journal.spec.id, info.first) for info in journal.segments)
 
 
-def rows(picture: Picture, piece: Piece, report: Report) -> Iterator[pa.RecordBatch]:
-    """What one piece tells."""
-    image = picture.logs[piece.log_id]
+def rows(snapshot: StoreSnapshot, piece: Piece, report: Report) -> Iterator[pa.RecordBatch]:
+    image = snapshot.logs[piece.log_id]
     if piece.event == "standing":
-        yield standing(picture.files, image, report)
+        yield standing(snapshot.files, image, report)
         return
     view = view_of(image, segment=piece.segment)
     if piece.event == "published":
-        yield from published(picture.files, view, report)
+        yield from published(snapshot.files, view, report)
     else:
-        parent = picture.logs[image.spec.parent]
-        yield from told(picture.files, view, log_id=parent.spec.id, end=parent.next, report=report)
+        parent = snapshot.logs[image.spec.parent]
+        yield from entry_rows(snapshot.files, view, log_id=parent.spec.id, end=parent.next, report=report)
 
 
 def published(files: Files, view: LogView, report: Report) -> Iterator[pa.RecordBatch]:
-    """The messages that are in the segments of a view."""
+    """Yield rows for the messages in the segments of a view."""
     columns = ("offset", "timestamp", "flags", "exchange")
     for batch in _batches(files, view, columns, report):
         offset, time_us, flags, exchange = (batch.column(name) for name in columns)
@@ -151,8 +154,10 @@ def published(files: Files, view: LogView, report: Report) -> Iterator[pa.Record
         )
 
 
-def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) -> Iterator[pa.RecordBatch]:
-    """What the entries in the segments of a journal say; `end` is where its log ends."""
+def entry_rows(
+    files: Files, view: LogView, *, log_id: int, end: int, report: Report
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows for the entries in the segments of a journal; `end` is the end of the journal's log."""
     columns = ("offset", "timestamp", "flags", "priority", "exchange", "routing_key", "header", "body")
     for batch in _batches(files, view, columns, report):
         numbers, times, flags, outcomes = (_numbers(batch.column(name)) for name in columns[:4])
@@ -163,8 +168,10 @@ def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) 
         named = np.array([bool(name) for name in who.dictionary.to_pylist()], bool)[_numbers(who.indices)]
         events[(events == Kind.SYNCED) & named] = Event.NAMED
         start, stop, event = flat[0::2], flat[1::2], events[each]
-        begun = (event == Kind.DELIVERED) & (outcomes[each] == Attempt.BEGUN)  # no further delivery
-        sought = event == Kind.SOUGHT  # from where it goes on: also what is left behind is to be told
+        # An entry that a consumer has begun is not another delivery.
+        begun = (event == Kind.DELIVERED) & (outcomes[each] == Attempt.BEGUN)
+        # A seek gives rows for the messages that it continues with and for those that it skips.
+        sought = event == Kind.SOUGHT
         passed = sought & (stop > 0)
         wanted = ~np.isin(event, _FORGOTTEN) & ~begun
         rows = np.concatenate((np.flatnonzero(wanted), np.flatnonzero(passed)))
@@ -188,20 +195,19 @@ def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) 
         yield _rows(log_id, view.log_id, names=names, **folded(happened))
 
 
-def folded(told: dict[str, Column]) -> dict[str, Column]:
-    """The same in fewer rows: of what is told again and again the first and the last, which has the count.
+def folded(rows: dict[str, Column]) -> dict[str, Column]:
+    """Keep of each repeated event only the first and the last row; the last row has the count of the others.
 
-    So the order of any two rows that are left is that of what happened, and whoever goes through them finds
-    the same first and last, and the same sums. What happened before a seek or a recall is not counted with
-    what happened after it.
+    So the rows stay in the order of the events, and first event, last event and sums are unchanged. Events
+    before and after a seek or a recall are counted separately.
     """
-    count = np.ones(len(told["start"]), np.int64)
-    often = np.flatnonzero(np.isin(told["event"], _REPEATED))
-    _, place, times = np.unique(told["start"][often], return_inverse=True, return_counts=True)
+    count = np.ones(len(rows["start"]), np.int64)
+    often = np.flatnonzero(np.isin(rows["event"], _REPEATED))
+    _, place, times = np.unique(rows["start"][often], return_inverse=True, return_counts=True)
     often = often[times[place] >= _FEWEST]
     if len(often):
-        since = np.cumsum(np.isin(told["event"], _DIVIDES))
-        keys = [told[name][often] for name in ("number", "event", "start", "stop", "code", "who", "why")]
+        since = np.cumsum(np.isin(rows["event"], _DIVIDES))
+        keys = [rows[name][often] for name in ("number", "event", "start", "stop", "code", "who", "why")]
         order = np.lexsort((*keys, since[often]))
         sorted_ = [column[order] for column in (*keys[1:], since[often])]
         new = np.concatenate(([True], np.any([np.diff(column) != 0 for column in sorted_], axis=0)))
@@ -211,7 +217,7 @@ def folded(told: dict[str, Column]) -> dict[str, Column]:
         count[often[order[last]]] = last - first
         count[often[order[first]]] = 1
     left = count > 0
-    return {name: column[left] for name, column in told.items()} | {"count": count[left]}
+    return {name: column[left] for name, column in rows.items()} | {"count": count[left]}
 
 
 def standing(files: Files, image: LogImage, report: Report) -> pa.RecordBatch:
@@ -245,7 +251,7 @@ def standing(files: Files, image: LogImage, report: Report) -> pa.RecordBatch:
 
 
 def damaged(found: Sequence[Damage]) -> pa.RecordBatch:
-    """What was found damaged: rows of no log, which `damage_of` reads."""
+    """Return damage as rows of no log, for `damage_of` to read."""
     none = np.zeros(len(found), np.int64)
     offsets = np.array([each.offset or 0 for each in found], np.int64)
     every = np.arange(len(found))
@@ -267,7 +273,7 @@ def damaged(found: Sequence[Damage]) -> pa.RecordBatch:
 
 
 def damage_of(batch: pa.RecordBatch) -> list[Damage]:
-    """What the rows of `damaged` say; nothing if the rows are about messages."""
+    """Return the damage in a batch made by `damaged`, or nothing if its rows are about messages."""
     if not batch.num_rows or batch["event"][0].as_py() != Event.DAMAGED:
         return []
     return [
@@ -283,7 +289,7 @@ def _batches(files: Files, view: LogView, columns: Sequence[str], report: Report
         try:
             yield from reader.read([(0, view.stop)], columns=columns)
         except SegmentGone as gone:
-            report(Damage(gone.path, 0, None, "the file is missing, and all that was in it"))
+            report(Damage(gone.path, 0, None, "the file is missing; all its records are lost"))
         told_of: list[Damage] = reader.damage
     for damage in told_of:
         report(damage)
@@ -300,7 +306,7 @@ def _rows(
     why: Column,
     **columns: Column,
 ) -> pa.RecordBatch:
-    """Rows of the schema, those that reach over the end of a chunk in pieces."""
+    """Return rows of the schema, with ranges split at the ends of chunks."""
     first, last = start >> CHUNK_BITS, (stop - 1) >> CHUNK_BITS
     pieces = last - first + 1
     row = np.repeat(np.arange(len(start)), pieces)
@@ -329,7 +335,7 @@ def _texts(names: Sequence[bytes], codes: Column) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> Column:
-    """As numpy has them; times in microseconds."""
+    """Return a column of numbers as a numpy array, with times in microseconds."""
     if pa.types.is_timestamp(column.type) or column.type == pa.uint64():
         column = column.view(pa.int64())
     values: Column = column.to_numpy(zero_copy_only=False)
@@ -337,7 +343,7 @@ def _numbers(column: pa.Array) -> Column:
 
 
 def _words(column: pa.Array) -> tuple[Column, Column]:
-    """How many u64 each value holds, and all of them."""
+    """Return how many u64 each value of the column has, and all of them in one array."""
     _, bounds, data = column.buffers()
     edges = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1]
     content = memoryview(data)[edges[0] : edges[-1]] if data is not None else b""
@@ -345,7 +351,7 @@ def _words(column: pa.Array) -> tuple[Column, Column]:
 
 
 def _optional(column: pa.Array) -> Column:
-    """One u64 each, or none: then it is 0."""
+    """Return the u64 of each value, and 0 for empty values."""
     counts, flat = _words(column)
     values = np.zeros(len(counts), np.int64)
     values[counts > 0] = flat

@@ -1,10 +1,9 @@
 """One chunk of an offset set: which of 65,536 consecutive offsets are members.
 
-Owns the two shapes a chunk can have and the change from one to the other: *bounds* while it has few runs, a
-*bitmap* when it has many. Numbers here count from the start of the chunk; where chunks lie, and whether a
-range makes sense at all, is the business of `offsets`. Searching and counting goes through integers and
-regular expressions, so that no Python loop runs per bit or byte. Two rules: `Chunk.count` is exact after
-every operation, and `FULL`, which all sets share, is never changed.
+A chunk has one of two shapes: *bounds* while it has few runs, a *bitmap* when it has many. Numbers count from
+the start of the chunk. The place of chunks and the checks of ranges are left to `offset_set.py`. Searches and
+counts use integers and regular expressions, so that no Python loop runs for each bit or byte. Two rules:
+`Chunk.count` is exact after every operation, and `FULL`, which all sets share, never changes.
 
     bounds   array of start, stop, start, stop, ... ascending, stop exclusive; x is a member if the number
              of bounds <= x is odd
@@ -23,9 +22,9 @@ CHUNK_BITS: Final = 16
 CHUNK_SIZE: Final = 1 << CHUNK_BITS
 BITMAP_BYTES: Final = CHUNK_SIZE // 8
 
-# In bounds a single offset takes 1.4 µs, in a bitmap 0.22 µs within a batch; 32 runs are 0.3 KiB, a bitmap 8.
-# The way back is only tried when there can't be more than 17 runs: that needs no counting, and a chunk can't
-# change its shape on every operation.
+# A single offset takes 1.4 µs in bounds, and 0.22 µs in a bitmap within a batch. 32 runs take 0.3 KiB, a
+# bitmap 8 KiB. A bitmap becomes bounds only when there can't be more than 17 runs: that needs no counting,
+# and a chunk can't change its shape at every operation.
 RUNS_MAX: Final = 32
 SPARSE_COUNT: Final = 16
 DENSE_COUNT: Final = CHUNK_SIZE - SPARSE_COUNT
@@ -36,18 +35,20 @@ KIND_BITMAP: Final = 3
 
 _NOT_EMPTY = re.compile(rb"[\x01-\xff]")
 _NOT_FULL = re.compile(rb"[\x00-\xfe]")
-_BLOCK: Final = 512  # compared at a time before the search: over a whole bitmap that is 3 µs instead of 30
+# Bytes compared at once before the search: a whole bitmap takes 3 µs instead of 30.
+_BLOCK: Final = 512
 _ZEROS: Final = bytes(_BLOCK)
 _ONES: Final = b"\xff" * _BLOCK
 _RUN = re.compile("1+")
-_WINDOW: Final = 1024  # offsets made readable at a time: a small `take` doesn't pay for the whole chunk
+# Offsets converted to text at once, so that a small `take` does not convert the whole chunk.
+_WINDOW: Final = 1024
 
 
 def splice(bounds: "array[int]", lo: int, hi: int, member: bool) -> int:
-    """Make [lo, hi) all members or all absent; return by how much the number of members grew (< 0: shrank).
+    """Make [lo, hi) all members or all absent; return the change of the number of members.
 
-    Removing is adding to the complement, so that both are the same but for the parity of the index: an even
-    number of bounds before a position means that it lies outside of every run.
+    Removing is adding to the complement, so both differ only in the parity of an index: after an even number
+    of bounds, a position is outside of every run.
     """
     first = bisect_left(bounds, lo)
     last = bisect_right(bounds, hi)
@@ -66,7 +67,7 @@ def splice(bounds: "array[int]", lo: int, hi: int, member: bool) -> int:
 
 
 def window(bits: bytearray, lo: int, hi: int) -> int:
-    """The bits of [lo, hi) as an integer, `lo` its lowest bit."""
+    """Return the bits of [lo, hi) as an integer with `lo` as the lowest bit."""
     word = int.from_bytes(bits[lo >> 3 : (hi + 7) >> 3], "little") >> (lo & 7)
     return word & ((1 << (hi - lo)) - 1)
 
@@ -83,7 +84,7 @@ def fill(bits: bytearray, lo: int, hi: int, member: bool) -> int:
 
 
 def find_bit(bits: bytearray, lo: int, member: bool) -> int:
-    """The lowest set (or clear) bit from `lo` on, CHUNK_SIZE if there is none."""
+    """Return the lowest set (or clear) bit from `lo` on, or CHUNK_SIZE if there is none."""
     if lo >= CHUNK_SIZE:
         return CHUNK_SIZE
     flip = 0 if member else 0xFF
@@ -102,7 +103,7 @@ def find_bit(bits: bytearray, lo: int, member: bool) -> int:
 
 
 def bitmap_runs(bits: bytearray, lo: int, hi: int, *, base: int) -> Iterator[tuple[int, int]]:
-    """The maximal runs in [lo, hi), moved up by `base`. 0.3 µs per run: the regular expression finds them."""
+    """Yield the maximal runs in [lo, hi), moved up by `base`: 0.3 µs per run with a regular expression."""
     lo = find_bit(bits, lo, True)
     while lo < hi:
         edge = min(lo + _WINDOW, hi)
@@ -117,7 +118,7 @@ def bitmap_runs(bits: bytearray, lo: int, hi: int, *, base: int) -> Iterator[tup
 
 
 class Chunk:
-    """A set of numbers below CHUNK_SIZE, made with its first run. `bounds` is empty while `bits` is in use.
+    """A set of numbers below CHUNK_SIZE, created with its first run. `bounds` is empty while `bits` is used.
 
     >>> chunk = Chunk(0, 10)
     >>> chunk.add(5, 12), chunk.remove(1, 3), chunk.count
@@ -145,7 +146,7 @@ class Chunk:
         return added
 
     def remove(self, lo: int, hi: int) -> int:
-        """Remove [lo, hi); return how many were members. May leave the chunk empty, for its owner to drop."""
+        """Remove [lo, hi); return how many were members. The owner must drop an empty chunk."""
         bounds = self.bounds
         if self.bits is not None:
             removed = fill(self.bits, lo, hi, False)
@@ -159,7 +160,7 @@ class Chunk:
         return removed
 
     def reshape(self) -> None:
-        """Change to the other shape if that has become the better one."""
+        """Change to the other shape if it suits the members better."""
         if self.bits is None:
             if len(self.bounds) > 2 * RUNS_MAX:
                 self.bits = self.to_bits()
@@ -169,7 +170,7 @@ class Chunk:
             self.bits = None
 
     def to_bits(self) -> bytearray:
-        """The members as a bitmap; the chunk's own one if it has one."""
+        """Return the members as a bitmap: the chunk's own or a new one."""
         if self.bits is not None:
             return self.bits
         bits = bytearray(BITMAP_BYTES)
@@ -178,7 +179,7 @@ class Chunk:
         return bits
 
     def to_bounds(self) -> "array[int]":
-        """The members as bounds; the chunk's own ones if it has them."""
+        """Return the members as bounds: the chunk's own or new ones."""
         if self.bits is None:
             return self.bounds
         return array("I", [bound for run in bitmap_runs(self.bits, 0, CHUNK_SIZE, base=0) for bound in run])
@@ -189,7 +190,7 @@ class Chunk:
         return bisect_right(self.bounds, number) & 1 == 1
 
     def find(self, lo: int, member: bool) -> int:
-        """The lowest member (or absent number) from `lo` on, CHUNK_SIZE if there is none."""
+        """Return the lowest member (or absent number) from `lo` on, or CHUNK_SIZE if there is none."""
         if self.bits is not None:
             return find_bit(self.bits, lo, member)
         index = bisect_right(self.bounds, lo)
@@ -204,20 +205,20 @@ class Chunk:
         return length * 8 - 9 + self.bits[length - 1].bit_length()
 
     def count_in(self, lo: int, hi: int) -> int:
-        """How many members [lo, hi) has."""
         if self.bits is not None:
             return window(self.bits, lo, hi).bit_count()
-        return -splice(self.bounds[:], lo, hi, False)  # in a copy, of at most 64 bounds
+        # The copy has at most 64 bounds.
+        return -splice(self.bounds[:], lo, hi, False)
 
     def count_runs(self, lo: int, hi: int) -> int:
-        """How many maximal runs [lo, hi) has, counted by their first members."""
+        """Return how many maximal runs begin in [lo, hi)."""
         if self.bits is not None:
             word = window(self.bits, lo, hi)
             return (word & ~(word << 1)).bit_count()
         return (bisect_left(self.bounds, hi) + 1) // 2 - bisect_right(self.bounds, lo) // 2
 
     def runs(self, lo: int, hi: int, *, base: int) -> Iterator[tuple[int, int]]:
-        """The maximal runs in [lo, hi), ascending, moved up by `base`."""
+        """Yield the maximal runs in [lo, hi), ascending, moved up by `base`."""
         if self.bits is not None:
             yield from bitmap_runs(self.bits, lo, hi, base=base)
             return
@@ -228,7 +229,7 @@ class Chunk:
             yield base + max(bounds[index], lo), base + min(bounds[index + 1], hi)
 
     def same(self, other: "Chunk") -> bool:
-        """Whether both have the same members, whatever their shapes."""
+        """Return whether both chunks have the same members, whatever their shapes."""
         if self.count != other.count:
             return False
         if self.bits is None and other.bits is None:
@@ -251,7 +252,7 @@ class Chunk:
         return sum(map(sys.getsizeof, (self, self.bounds, self.bits)))
 
     def encode(self) -> tuple[int, int, bytes]:
-        """Kind, number of runs, payload: see `offsets`. Depends on the members alone, not on the shape."""
+        """Return kind, number of runs and payload (see `offset_set.py`), whatever the chunk's shape."""
         if self.count == CHUNK_SIZE:
             return KIND_FULL, 0, b""
         if self.bits is not None and self.count_runs(0, CHUNK_SIZE) > RUNS_MAX:
@@ -264,16 +265,16 @@ FULL: Final = Chunk(0, CHUNK_SIZE)
 
 
 def payload_bytes(kind: int, runs: int) -> int:
-    """The length of an encoded chunk's payload. Raises ValueError for a kind that doesn't exist."""
+    """Return the length of an encoded chunk's payload. Raise ValueError for an unknown kind."""
     if kind == KIND_RUNS and runs:
         return runs * 8
     if runs or kind not in (KIND_FULL, KIND_BITMAP):
-        raise ValueError(f"offset set: no chunk is of kind {kind} with {runs} runs")
+        raise ValueError(f"offset set: a chunk can't have kind {kind} and {runs} runs")
     return BITMAP_BYTES if kind == KIND_BITMAP else 0
 
 
 def decode_chunk(kind: int, payload: bytes) -> Chunk:
-    """The chunk that `encode` made this payload of. Raises ValueError for one that it can't have made."""
+    """Return the chunk that `encode` made into this payload. Raise ValueError for any other payload."""
     if kind == KIND_FULL:
         return FULL
     chunk = Chunk(0, 0)
@@ -288,6 +289,6 @@ def decode_chunk(kind: int, payload: bytes) -> Chunk:
             raise ValueError("offset set: the runs of a chunk do not ascend, touch, or leave the chunk")
         chunk.count = sum(bounds[1::2]) - sum(bounds[::2])
     if not 0 < chunk.count < CHUNK_SIZE:
-        raise ValueError("offset set: an empty chunk is not written, a full one not as runs or bitmap")
+        raise ValueError("offset set: a chunk of runs or a bitmap is empty or full")
     chunk.reshape()
     return chunk

@@ -1,8 +1,8 @@
-"""Values of offsets, kept as one set of offsets per value.
+"""A map from offsets to values, kept as one set of offsets for each value.
 
-How often messages came back, and why: of a million offsets most have the same few values, and a dictionary
-would take a hundred bytes for each. Asking for one offset costs a look into each of the sets, so this is for
-few different values. The rule: an offset has one value, and a set without members is not kept.
+It holds how often and why messages were returned. Of a million offsets most share a few values, and a
+dictionary would take a hundred bytes for each. A lookup searches each of the sets, so the map suits few
+different values. The rule: an offset has one value, and empty sets are removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ V = TypeVar("V", int, bytes)
 
 
 class OffsetMap(Mapping[int, V]):
-    """`counts.put([(3, 9)], 1)`; `counts.get(4, 0)`; it compares like a dictionary."""
+    """A map from offsets to values: `counts.put([(3, 9)], 1)`; `counts.get(4, 0)`. Equal to an equal dict."""
 
     __slots__ = ("_sets",)
 
@@ -30,7 +30,7 @@ class OffsetMap(Mapping[int, V]):
         return sum(map(len, self._sets.values()))
 
     def __contains__(self, offset: object) -> bool:
-        return isinstance(offset, int) and any(offset in each for each in self._sets.values())
+        return isinstance(offset, int) and any(offset in offsets for offsets in self._sets.values())
 
     def __getitem__(self, offset: int) -> V:
         for value, offsets in self._sets.items():
@@ -39,24 +39,21 @@ class OffsetMap(Mapping[int, V]):
         raise KeyError(offset)
 
     def has(self, offset: int, value: V) -> bool:
-        """Return whether this is the value of the offset; other values are not looked at."""
+        """Return whether the offset has this value, without a look at other values."""
         offsets = self._sets.get(value)
         return offsets is not None and offset in offsets
 
     def __iter__(self) -> Iterator[int]:
-        """By value, lowest first, and within one ascending."""
-        for value in sorted(self._sets):
-            for start, stop in self._sets[value].ranges():
-                yield from range(start, stop)
+        return (offset for offset, _ in self.pairs())
 
     def pairs(self) -> Iterator[tuple[int, V]]:
-        """Offsets and their values, in the same order."""
+        """Yield offsets with their values, by ascending value and then by offset."""
         for value in sorted(self._sets):
             for start, stop in self._sets[value].ranges():
                 yield from ((offset, value) for offset in range(start, stop))
 
-    def within(self, ranges: Sequence[Range]) -> dict[int, V]:
-        """The values of those of these offsets that have one."""
+    def values_in(self, ranges: Sequence[Range]) -> dict[int, V]:
+        """Return the values of the offsets in the ranges, without offsets that have no value."""
         return {
             offset: value
             for value, inside in self.parts(ranges)
@@ -65,14 +62,14 @@ class OffsetMap(Mapping[int, V]):
         }
 
     def parts(self, ranges: Sequence[Range]) -> Iterator[tuple[V, list[Range]]]:
-        """Which of these offsets have which value."""
+        """Yield each value that occurs in the ranges, with its offsets there."""
         for value, offsets in list(self._sets.items()):
-            inside = offsets.within(ranges)
+            inside = offsets.members_in(ranges)
             if inside:
                 yield value, inside
 
     def put(self, ranges: Sequence[Range], value: V) -> None:
-        """These offsets have this value now."""
+        """Give these offsets a value, in place of any earlier one."""
         self.remove_many(ranges)
         self._sets.setdefault(value, OffsetSet()).add_many(ranges)
 

@@ -1,7 +1,7 @@
-"""Offsets as lists of half-open ranges: made, joined, counted and cut. Pure functions.
+"""Functions that make, join, count and cut lists of half-open ranges of offsets.
 
-`offsets` holds sets, this holds what a loop over messages found and what the store is told. On the wire of
-Arrow Flight ranges are packed: `leveret.flight.tickets`.
+Large sets of offsets are left to `offset_set.py`, the packed ranges of Arrow Flight to
+`leveret.flight.tickets`. The rule: the functions are pure.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Return the ranges in their order, neighbours as one.
+    """Return the ranges in ascending order, with neighbours joined.
 
     >>> joined([(7, 8), (3, 5), (5, 7), (9, 10)])
     [(3, 8), (9, 10)]
     """
-    found: list[Range] = []
+    result: list[Range] = []
     first = end = -1
     for start, stop in sorted(ranges):
         if start == end:
             end = stop
             continue
         if end > first:
-            found.append((first, end))
+            result.append((first, end))
         first, end = start, stop
     if end > first:
-        found.append((first, end))
-    return found
+        result.append((first, end))
+    return result
 
 
 def total(ranges: Iterable[Range]) -> int:
@@ -66,17 +66,17 @@ def first_of(ranges: Iterable[Range], most: int) -> list[Range]:
     >>> first_of([(5, 9), (0, 3)], 6)
     [(5, 9), (0, 2)]
     """
-    found: list[Range] = []
+    result: list[Range] = []
     for start, stop in ranges:
         if most <= 0:
             break
-        found.append((start, min(stop, start + most)))
+        result.append((start, min(stop, start + most)))
         most -= stop - start
-    return found
+    return result
 
 
 def above(ranges: Iterable[Range], offset: int) -> list[Range]:
-    """Return what the ranges have above an offset.
+    """Return the parts of the ranges above an offset.
 
     >>> above([(0, 3), (5, 9)], 6)
     [(7, 9)]

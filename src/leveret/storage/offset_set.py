@@ -1,12 +1,11 @@
-"""Exact sets of offsets: what of a log is ready, in flight, settled.
+"""Exact sets of offsets, such as the ready, in-flight and settled messages of a cursor.
 
-Owns the ordered table of chunks of 65,536 offsets: absent (no member), `FULL`, or a `Chunk` of its own, so
-that memory is bounded by the span of the members and not by the number of holes. How one chunk holds its
-members is left to `chunks`; what membership means, to `ack_set` and the cursors. No IO, no locks, no limit
-on the number of runs. The rule: `_keys` has the keys of `_chunks` in order, no chunk is empty, and `_size` is
-the sum of their counts.
+A set is an ordered table of chunks of 65,536 offsets. A chunk is absent (no member), `FULL`, or a `Chunk`. So
+the span of the members bounds the memory, not the number of holes, and runs have no limit. How a chunk holds
+its members is left to `offset_chunk.py`; what membership means, to `ack_set.py` and `progress.py`. The rule:
+`_keys` has the keys of `_chunks` in order, no chunk is empty, and `_size` is the sum of their counts.
 
-`encode` depends on the members alone (equal sets, equal bytes); all numbers little-endian:
+`encode` returns equal bytes for equal sets; all numbers are little-endian:
 
     u8 version = 1 | u32 number of chunks | chunk *
     chunk: u64 key (offset >> 16), ascending | u8 kind | u16 number of runs (kind 2, else 0) | payload
@@ -35,7 +34,7 @@ from leveret.storage.offset_chunk import (
 )
 
 Range = tuple[int, int]
-"""Half-open: [start, stop)."""
+"""A half-open range of offsets: [start, stop)."""
 
 OFFSET_LIMIT: Final = 1 << 63
 
@@ -55,7 +54,7 @@ def bad_range(start: int, stop: int) -> ValueError:
 
 
 class OffsetSet:
-    """A set of offsets that is added to, removed from and asked in ranges.
+    """A set of offsets whose methods take and return ranges.
 
     >>> ready = OffsetSet([(0, 100_000)])
     >>> ready.take(3)
@@ -129,9 +128,10 @@ class OffsetSet:
         return removed
 
     def add_many(self, ranges: Iterable[Range]) -> int:
-        """`add` for each of the ranges, in any order. At a bad one it raises; those before it stay added.
+        """Add ranges in any order; return how many offsets were not members before.
 
-        The way of a single offset into a bitmap is written out here: 0.22 µs, by way of `add` it is 1.4 µs.
+        Raises ValueError for a bad range; the ranges before it stay added. Adding a single offset to a bitmap
+        is written out here: it takes 0.22 µs, and 1.4 µs with `add`.
         """
         find = self._chunks.get
         before = self._size
@@ -156,9 +156,10 @@ class OffsetSet:
         return self._size - before
 
     def remove_many(self, ranges: Sequence[Range]) -> int:
-        """`remove` for each of the ranges, in any order. At a bad one it raises; those before it stay so.
+        """Remove ranges in any order; return how many offsets were members.
 
-        Written out for the same reason as `add_many`.
+        Raises ValueError for a bad range; the ranges before it stay removed. The loop is written out for
+        speed, as in `add_many`.
         """
         find = self._chunks.get
         before = self._size
@@ -183,7 +184,7 @@ class OffsetSet:
         return before - self._size
 
     def add_set(self, other: "OffsetSet") -> None:
-        """Add the members of another set: two bitmaps take 0.1 ms, however many runs they have."""
+        """Add the members of another set. Two bitmaps take 0.1 ms, however many runs they have."""
         for key, theirs in list(other._chunks.items()):
             mine = self._chunks.get(key)
             if mine is None:
@@ -194,7 +195,7 @@ class OffsetSet:
                 self._put(key, _word(mine) | _word(theirs))
 
     def cut(self, other: "OffsetSet") -> "OffsetSet":
-        """Remove the members that another set has, too, and return them; as fast as `add_set`."""
+        """Remove the members that another set also has, and return them. As fast as `add_set`."""
         shared = OffsetSet()
         for key in self._chunks.keys() & other._chunks.keys():
             mine, theirs = self._chunks[key], other._chunks[key]
@@ -231,20 +232,19 @@ class OffsetSet:
     # -- asking --------------------------------------------------------------------------------------
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether every offset of [start, stop) is a member."""
+        """Return whether every offset of [start, stop) is a member."""
         if not 0 <= start < stop <= OFFSET_LIMIT:
             raise bad_range(start, stop)
         return self.first_absent(start) >= stop
 
     def count(self, start: int, stop: int) -> int:
-        """How many offsets of [start, stop) are members."""
         return sum(
             chunk.count if hi - lo == CHUNK_SIZE else chunk.count_in(lo, hi)
             for chunk, lo, hi, _ in self._parts(start, stop)
         )
 
     def count_runs(self, start: int = 0, stop: int | None = None) -> int:
-        """How many runs `ranges` would give, without making them: 20 µs per bitmap, however full."""
+        """Return how many runs `ranges` would yield. Takes 20 µs for each bitmap, however full it is."""
         runs = 0
         end_before = -1
         for chunk, lo, hi, base in self._parts(start, OFFSET_LIMIT if stop is None else stop):
@@ -253,7 +253,7 @@ class OffsetSet:
         return runs
 
     def ranges(self, start: int = 0, stop: int | None = None) -> Iterator[Range]:
-        """The maximal runs in [start, stop), ascending. The set must not change meanwhile."""
+        """Yield the maximal runs in [start, stop), ascending. The set must not change meanwhile."""
         pieces = self._pieces(start, OFFSET_LIMIT if stop is None else stop)
         open_start = open_stop = -1
         for piece_start, piece_stop in pieces:
@@ -265,8 +265,8 @@ class OffsetSet:
         if open_stop > 0:
             yield open_start, open_stop
 
-    def within(self, ranges: Iterable[Range]) -> list[Range]:
-        """The parts of these ranges that are members; 0.4 µs for a single offset."""
+    def members_in(self, ranges: Iterable[Range]) -> list[Range]:
+        """Return the members in the ranges. Takes 0.4 µs for a single offset."""
         found: list[Range] = []
         for start, stop in ranges:
             if stop - start != 1:
@@ -276,12 +276,12 @@ class OffsetSet:
         return found
 
     def first(self, start: int = 0) -> int | None:
-        """The lowest member >= start."""
+        """Return the lowest member at or above `start`, or None if there is none."""
         piece = next(self._pieces(start, OFFSET_LIMIT), None)
         return None if piece is None else piece[0]
 
     def first_absent(self, start: int) -> int:
-        """The lowest offset >= start that is not a member."""
+        """Return the lowest offset at or above `start` that is not a member."""
         if start < 0:
             raise bad_range(start, OFFSET_LIMIT)
         key, lo = start >> CHUNK_BITS, start & _MASK
@@ -293,7 +293,7 @@ class OffsetSet:
         return (key << CHUNK_BITS) + lo
 
     def last(self) -> int | None:
-        """The highest member."""
+        """Return the highest member, or None if the set is empty."""
         if not self._keys:
             return None
         key = self._keys[-1]
@@ -301,7 +301,7 @@ class OffsetSet:
 
     @property
     def memory_bytes(self) -> int:
-        """About what the chunks hold. Takes a walk over all of them."""
+        """Approximate bytes of memory in use, computed from all chunks."""
         return sum(_ENTRY_BYTES + chunk.memory_bytes for chunk in self._chunks.values())
 
     @property
@@ -321,7 +321,7 @@ class OffsetSet:
         return twin
 
     def around(self, start: int, stop: int) -> "OffsetSet":
-        """A copy of the chunks that [start, stop) touches: exact there, with some of what is near."""
+        """Return a copy of the chunks that overlap [start, stop): exact there, with some members nearby."""
         near = OffsetSet()
         near._keys = self._keys[self._slot(start >> CHUNK_BITS, (stop + _MASK) >> CHUNK_BITS)]
         near._chunks = {key: self._chunks[key].copy() for key in near._keys}
@@ -329,7 +329,7 @@ class OffsetSet:
         return near
 
     def encode(self) -> bytes:
-        """The set as bytes; the layout is drawn above."""
+        """Return the set as bytes, in the format drawn above."""
         parts = [_HEADER.pack(_VERSION, len(self._keys))]
         for key in self._keys:
             kind, runs, payload = self._chunks[key].encode()
@@ -338,7 +338,7 @@ class OffsetSet:
 
     @classmethod
     def decode(cls, data: bytes) -> "OffsetSet":
-        """The set that `encode` made these bytes of. Raises ValueError if it can't have made them."""
+        """Return the set that `encode` made into these bytes. Raise ValueError for any other bytes."""
         self = cls()
         try:
             version, chunks = _HEADER.unpack_from(data)
@@ -390,7 +390,7 @@ class OffsetSet:
         self._size += chunk.count
 
     def _put(self, key: int, word: int) -> None:
-        """Make the set bits of this number the members of a chunk."""
+        """Replace a chunk by one whose members are the set bits of `word`."""
         self._size -= self._drop_chunks(key, key + 1)
         if word == _ALL:
             self._insert(key, FULL)
@@ -398,7 +398,7 @@ class OffsetSet:
             self._insert(key, decode_chunk(KIND_BITMAP, word.to_bytes(BITMAP_BYTES, "little")))
 
     def _head(self, n: int, limit: int) -> list[Range]:
-        """The `n` lowest members below `limit` if the first run has them all: 0.3 µs, not 2.5."""
+        """Return the `n` lowest members below `limit` if they are all in the first run: 0.3 µs, not 2.5."""
         key = self._keys[0]
         chunk = self._chunks[key]
         if chunk.bits is None:
@@ -409,7 +409,7 @@ class OffsetSet:
         return []
 
     def _lowest(self, n: int, limit: int) -> list[Range]:
-        """The `n` lowest members below `limit`, as maximal runs."""
+        """Return the `n` lowest members below `limit` as maximal runs."""
         lowest: list[Range] = []
         for start, stop in self._pieces(0, limit):
             stop = min(stop, start + n)
@@ -444,11 +444,11 @@ class OffsetSet:
         self._size += chunk.count
 
     def _slot(self, first: int, last: int) -> slice:
-        """Where the keys in [first, last) are in `_keys`; huge gaps cost nothing."""
+        """Return the slice of `_keys` with the keys in [first, last). Huge gaps cost nothing."""
         return slice(bisect_left(self._keys, first), bisect_left(self._keys, last))
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[Chunk, int, int, int]]:
-        """Each chunk that has a share in [start, stop): the chunk, its share [lo, hi), its first offset."""
+        """Yield each chunk that overlaps [start, stop), with the overlap [lo, hi) and its first offset."""
         if not 0 <= start < stop <= OFFSET_LIMIT:
             raise bad_range(start, stop)
         slot = self._slot(start >> CHUNK_BITS, (stop - 1 >> CHUNK_BITS) + 1)
@@ -458,7 +458,7 @@ class OffsetSet:
             yield self._chunks[key], max(start - base, 0), min(stop - base, CHUNK_SIZE), base
 
     def _pieces(self, start: int, stop: int) -> Iterator[Range]:
-        """The runs of each chunk: a run that goes over a border comes in pieces."""
+        """Yield the runs of each chunk. A run over the border of two chunks comes in two pieces."""
         for chunk, lo, hi, base in self._parts(start, stop):
             if chunk is FULL:
                 yield base + lo, base + hi
@@ -467,12 +467,12 @@ class OffsetSet:
 
 
 def _word(chunk: Chunk) -> int:
-    """The members as the set bits of a number."""
+    """Return the members as the set bits of a number."""
     return int.from_bytes(chunk.to_bits(), "little")
 
 
 def first_missing(ranges: Sequence[Range], sets: Iterable[OffsetSet]) -> Range | None:
-    """The first of some disjoint ranges of which these disjoint sets together do not have every offset."""
+    """Return the first of the disjoint ranges that the disjoint sets together do not contain, or None."""
     used = [each for each in sets if each]
     if len(ranges) <= _FEW:
         lacking = (r for r in ranges if sum(each.count(*r) for each in used) != r[1] - r[0])
@@ -484,7 +484,7 @@ def first_missing(ranges: Sequence[Range], sets: Iterable[OffsetSet]) -> Range |
 
 
 def remove_from(sets: Iterable[OffsetSet], ranges: Sequence[Range]) -> None:
-    """`remove_many` for several sets."""
+    """Remove ranges from several sets."""
     used = [each for each in sets if each]
     if len(ranges) <= _FEW or len(used) == 1:
         for each in used:

@@ -1,7 +1,7 @@
-"""Delays of offsets, each packed into one number that sorts by the time at which the delay ends.
+"""Delays of offsets, each packed into one number that sorts by the end of the delay.
 
-A heap of millions of delays takes 64 bytes for each. Owns the packing, and which of several delays of an
-offset holds. Which offsets are delayed is left to `progress.py`.
+So a heap of millions of delays takes 64 bytes for each. This module packs delays, and picks the valid one of
+several delays of an offset. Which offsets are delayed is left to `progress.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def unpacked(delay: int) -> tuple[int, int, int]:
 
 
 def latest(delays: list[int], delayed: OffsetSet) -> list[int]:
-    """Return the delays that hold, given all in the order of writing: a later one replaces an earlier one."""
-    found: list[int] = []
+    """Return the delays that count, of `delays` in the order of writing: a later one replaces an earlier."""
+    result: list[int] = []
     seen = OffsetSet()
     for due_us, start, stop in map(unpacked, reversed(delays)):
         new = OffsetSet(delayed.ranges(start, stop))
         if new and seen.count(start, stop):
             new.remove_many(list(seen.ranges(start, stop)))
-        found.extend(packed(due_us, *each) for each in new.ranges())
+        result.extend(packed(due_us, *offsets) for offsets in new.ranges())
         seen.add_many(list(new.ranges()))
-    return found
+    return result

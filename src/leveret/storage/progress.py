@@ -1,11 +1,11 @@
-"""A reader group's progress over a log: which offsets are ready, in flight, delayed, settled.
+"""The progress of a cursor over a log: which offsets are ready, in flight, delayed and settled.
 
-This is the state alone, without a disk, a clock or a journal: `cursor.py` writes every change to the journal
-and then applies it here, and `apply` folds the journal's entries back into the same state after a restart.
-Ready means: present in the log, not settled, not in flight, and due; it is handed out highest priority first,
-then lowest offset, so that what is returned comes back at its original place.
+This is state in memory, without disk, clock or journal. `cursor.py` writes every change to the journal and
+applies it here. After a restart, `apply` rebuilds the state from the journal's entries. A message is ready if
+it is in the log and neither settled, in flight nor delayed. Messages are taken by priority, highest first,
+then by offset, so a returned message keeps its place.
 
-The rule: an offset is in exactly one of ready, in flight, delayed, settled; and checks come before changes.
+The rule: an offset is exactly one of ready, in flight, delayed and settled, and checks precede changes.
 """
 
 from __future__ import annotations
@@ -27,56 +27,59 @@ from leveret.storage.records import Message
 _SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
 _SIZE = Struct("<Q")
 _LOOK_BACK = 65_536
-_FEW = 64  # offsets: up to so many, to find the level of each costs less than sets of them
+# Up to so many offsets, finding the level of each offset costs less than sets of offsets.
+_FEW = 64
 
 
 class Progress:
-    """`priorities` is the highest priority that makes a difference; 0 for a plain queue."""
+    """The progress of one cursor. `priorities` is the highest priority, 0 for a queue without priorities."""
 
     def __init__(self, *, start: int = 0, priorities: int = 0) -> None:
         self.settled = AckSet(start)
         self.in_flight = OffsetSet()
         self.leased = OffsetSet()
-        """Those in flight that stay so when the store is opened again."""
+        """Offsets in flight that stay so when the store is opened again."""
         self.unbegun = OffsetSet()
-        """Those in flight whose consumer tells when it begins with them, and has not begun."""
+        """Offsets in flight whose consumer has not called `Cursor.begin` for them yet."""
         self.delayed = OffsetSet()
         self.postponed = OffsetSet()
-        """Unsettled offsets that have been delayed, also when the delay is over: nothing waits for them."""
+        """Unsettled offsets that were ever delayed or recalled: the watermark passes them."""
         self.counts: OffsetMap[int] = OffsetMap()
-        """How often an unsettled offset was returned; an offset that is in here has been delivered before."""
+        """Number of returns of unsettled offsets. An offset in this map has been delivered before."""
         self.reasons: OffsetMap[bytes] = OffsetMap()
-        """Why some of those were returned the last time."""
+        """Reason of the last return of offsets, if one was given."""
         self.mark = start
-        """No offset at or above it has been delivered."""
+        """Offset at or above which nothing has been delivered."""
         self.redelivered_below = 0
-        """After an unclean stop nobody knows which of these were delivered: all of them may have been."""
-        self._end = start  # no offset at or above it has ever been ready
+        """Offset below which any message may have been delivered before an unclean stop."""
+        self._end = start
+        """Offset at or above which nothing has ever been ready."""
         self.retired_below = 0
-        """One above the highest that retention took before anybody had settled it."""
-        self._passed = 0  # where the search for the watermark goes on
-        self._due: list[
-            int
-        ] = []  # a heap of delays, see `packed_delays.py`; some of what one names may be over
+        """One above the highest offset that retention settled."""
+        self._passed = 0
+        """Offset at which the search for the watermark continues."""
+        self._due: list[int] = []
+        """Heap of delays, see `packed_delays.py`. Some of their offsets may not be delayed any more."""
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
-        self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
+        """Ready offsets by priority."""
+        self._levels = [OffsetSet() for _ in range(priorities + 1)]
+        """Unsettled offsets by priority; index 0 is unused."""
 
-    # what there is
+    # questions; `cursor_views.py` describes most of them
 
     @property
     def priorities(self) -> int:
-        """The highest priority that makes a difference."""
         return len(self._ready) - 1
 
     @property
     def low(self) -> int:
-        """The lowest offset that is not settled."""
         return self.settled.low
 
     @property
     def watermark(self) -> int:
-        """The lowest offset that is neither settled nor postponed; it moves up only, but for `seek`."""
-        if not self._passed and self.postponed:  # for the first time: 1 us a hole, and not 4
+        """Lowest offset that is neither settled nor postponed. Only `seek` moves it back."""
+        # The first search goes through a merged set: 1 us for each hole instead of 4.
+        if not self._passed and self.postponed:
             passed = self.settled.settled_above.copy()
             passed.add_many(list(self.postponed.ranges()))
             self._passed = passed.first_absent(self.settled.low)
@@ -88,33 +91,29 @@ class Progress:
 
     @property
     def ready(self) -> int:
-        """How many can be taken now."""
         return sum(map(len, self._ready))
 
     @property
     def highest(self) -> int:
-        """The highest offset that was taken or settled; one below `low` when there is none above it."""
+        """Highest offset that was taken or settled; `low - 1` when none above `low` was."""
         taken = (each.last() for each in (self.in_flight, self.postponed))
         return max(self.settled.highest, *(-1 if last is None else last for last in taken))
 
     @property
     def span(self) -> int:
-        """From the lowest unsettled offset to the highest that was taken."""
         return max(0, self.highest + 1 - self.settled.low)
 
     @property
     def next_due_us(self) -> int | None:
-        """When the next delay ends."""
         return self._due[0] >> DUE_SHIFT if self._due else None
 
     def delays(self) -> Iterator[tuple[int, int]]:
-        """Offsets that are delayed, and until when, soonest first."""
+        """Yield delayed offsets with the ends of their delays, soonest first."""
         for due_us, start, stop in map(unpacked, sorted(self._due)):
             for first, after in self.delayed.ranges(start, stop):
                 yield from ((offset, due_us) for offset in range(first, after))
 
     def by_count(self, ranges: Sequence[Range]) -> dict[int, list[Range]]:
-        """These offsets by how often they were returned."""
         rest = OffsetSet(ranges)
         found = {}
         for count, inside in self.counts.parts(ranges):
@@ -128,39 +127,33 @@ class Progress:
         return offset < self.redelivered_below or offset in self.counts
 
     def unsettled_count(self, start: int, stop: int) -> int:
-        """How many offsets of [start, stop) are not settled."""
         start = max(start, self.settled.low)
         return stop - start - self.settled.settled_above.count(start, stop) if start < stop else 0
 
     def never_taken(self, start: int, stop: int) -> list[Range]:
-        """What of [start, stop) is ready and was never postponed."""
+        """Return the offsets of [start, stop) that are ready and were never postponed."""
         found = OffsetSet(self.ready_within(start, stop))
         if self.postponed:
             found.remove_many(list(self.postponed.ranges(start, stop)))
         return list(found.ranges())
 
     def ready_within(self, start: int, stop: int) -> list[Range]:
-        """What of [start, stop) is ready."""
         return list(OffsetSet(r for level in self._ready for r in level.ranges(start, stop)).ranges())
 
     def waiting_within(self, ranges: Sequence[Range]) -> list[Range]:
-        """What of these is ready or delayed."""
         named, found = OffsetSet(ranges), OffsetSet()
         for each in filter(None, (*self._ready, self.delayed)):
             found.add_set(named.cut(each))
         return list(found.ranges())
 
     def next_ready(self) -> int | None:
-        """What would be taken next."""
         return next((level.first() for level in reversed(self._ready) if level), None)
 
     def ready_from(self, start: int) -> int | None:
-        """The lowest offset at or above this that is ready."""
         found = (level.first(start) for level in self._ready if level)
         return min((offset for offset in found if offset is not None), default=None)
 
     def ready_below(self, stop: int) -> int | None:
-        """The highest offset below this that is ready."""
         while stop > self.settled.low:
             start = max(self.settled.low, stop - _LOOK_BACK)
             found = self.ready_within(start, stop)
@@ -170,18 +163,16 @@ class Progress:
         return None
 
     def ready_ranges(self) -> Iterator[Range]:
-        """What can be taken, in the order in which it would be."""
         for level in reversed(self._ready):
             yield from level.ranges()
 
     def ready_of(self, priority: int, start: int = 0) -> Iterator[Range]:
-        """What of one priority is ready, from this offset on."""
         return self._ready[priority].ranges(start)
 
     # changes
 
     def extend(self, start: int, stop: int, messages: Sequence[Message]) -> None:
-        """These messages are now in the log, at [start, stop)."""
+        """Make newly appended messages ready, which have the offsets [start, stop)."""
         self._end = stop
         highest = len(self._ready) - 1
         if not highest:
@@ -194,9 +185,9 @@ class Progress:
                 self._levels[level].add(offset, offset + 1)
 
     def take(self, n: int, *, limit: int, before: int | None = None) -> list[Range]:
-        """Moves the next `n` that are ready, and below `before`, into flight.
+        """Put the next `n` ready offsets below `before` in flight, and return them.
 
-        Where the next one lies at or above `limit` it ends: nothing of a lower priority overtakes it.
+        If the next offset is at or above `limit`, no more are taken: a lower priority must not overtake it.
         """
         before = OFFSET_LIMIT if before is None else before
         taken: list[Range] = []
@@ -211,19 +202,19 @@ class Progress:
         return taken
 
     def begin(self, ranges: Sequence[Range]) -> list[Range]:
-        """Consumers have begun with these offsets; return those that were in flight and not begun."""
-        begun = self.unbegun.within(ranges)
+        """Mark offsets as begun by their consumers; return those that were not begun before."""
+        begun = self.unbegun.members_in(ranges)
         self.unbegun.remove_many(begun)
         return begun
 
     def lease(self, n: int) -> list[Range]:
-        """Moves the next `n` that are ready into flight, to stay there also through a restart."""
+        """Lease the next `n` ready offsets, and return them."""
         taken = self.take(n, limit=OFFSET_LIMIT)
         self.leased.add_many(taken)
         return taken
 
     def hold(self, ranges: Sequence[Range]) -> None:
-        """The same with these, which are ready or delayed."""
+        """Lease these offsets, which must be ready or delayed."""
         self.check_waiting(ranges)
         remove_from(self._ready, ranges)
         if self.delayed.remove_many(ranges):
@@ -232,18 +223,18 @@ class Progress:
         self.leased.add_many(ranges)
 
     def release(self, ranges: Sequence[Range]) -> None:
-        """From leased to ready, as if nobody had had them."""
+        """Make leased offsets ready, without counting an attempt."""
         self.check_leased(ranges)
         self._leave_flight(ranges)
         self._make_ready(ranges)
 
     def wake(self, now_us: int) -> int:
-        """Moves what is due from delayed to ready; says how many."""
+        """Make offsets ready whose delay is over at `now_us`; return how many."""
         woken = 0
         over: list[Range] = []
         while self._due and self._due[0] >> DUE_SHIFT <= now_us:
             _, start, stop = unpacked(heappop(self._due))
-            ended = self.delayed.within([(start, stop)])
+            ended = self.delayed.members_in([(start, stop)])
             woken += self.delayed.remove_many(ended)
             over += ended
         if over:
@@ -251,7 +242,7 @@ class Progress:
         return woken
 
     def _forget_delays(self) -> None:
-        """Of what is delayed no more: or an old time would end a later delay."""
+        """Remove delays of offsets that are not delayed any more: an old one would end a later delay."""
         left = [
             packed(due_us, *each)
             for due_us, start, stop in map(unpacked, self._due)
@@ -261,12 +252,12 @@ class Progress:
         self._due = left
 
     def settle(self, ranges: Sequence[Range]) -> None:
-        """From in flight to settled."""
+        """Settle offsets in flight."""
         self._leave_flight(ranges)
         self._settle(ranges)
 
     def drop(self, ranges: Sequence[Range]) -> None:
-        """From ready or delayed to settled: expired, purged, over a limit, lost with a restart."""
+        """Settle ready or delayed offsets."""
         self.check_waiting(ranges)
         remove_from((*self._ready, self.delayed), ranges)
         self._settle(ranges)
@@ -274,7 +265,7 @@ class Progress:
     def give_back(
         self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True, why: bytes = b""
     ) -> None:
-        """From in flight to ready, at the original place, or to delayed until a time."""
+        """Return offsets in flight to their place, or delay them until `not_before_us`."""
         self._leave_flight(ranges)
         self._count(ranges, counted, why)
         if not_before_us:
@@ -283,7 +274,7 @@ class Progress:
             self._make_ready(ranges)
 
     def seek(self, start: int, present: Iterable[Range], stop: int) -> list[Range]:
-        """Forgets all but that it goes on from `start`; what is not present is settled, and returned."""
+        """Begin anew at `start`. Settle and return the offsets that are not `present` in the log."""
         self._begin_at(start)
         for each in (*self._ready, *self._levels):
             each.clear()
@@ -298,11 +289,11 @@ class Progress:
         self._due, self._passed, self.retired_below = [], 0, 0
 
     def retire(self, ranges: Sequence[Range]) -> None:
-        """What was settled just now was too old, or too much."""
+        """Note that retention has settled these offsets."""
         self.retired_below = max(self.retired_below, *(stop for _, stop in ranges))
 
     def recall(self, ranges: Sequence[Range]) -> None:
-        """From settled to ready, once more; the watermark stays where it is."""
+        """Make settled offsets ready once more. The watermark stays at its offset."""
         self.check_settled(ranges)
         self._forget_delays()
         self._unsettle(ranges)
@@ -329,42 +320,40 @@ class Progress:
         self._ready[0].add_set(left)
 
     def check_waiting(self, ranges: Sequence[Range]) -> None:
-        """Raises unless each of these is ready or delayed, once."""
+        """Raise unless all offsets in the ranges are ready or delayed, and none occurs twice."""
         _check_disjoint(ranges)
         missing = first_missing(ranges, (*self._ready, self.delayed))
         if missing:
             raise BadRequest(
                 f"offsets {missing[0]} to {missing[1] - 1} are not all waiting to be delivered",
-                hint="Settle what is in flight with an ack or a reject; what is settled stays settled.",
+                hint="Settle messages in flight with an ack or a reject; settled ones stay settled.",
             )
 
     def check_settled(self, ranges: Sequence[Range]) -> None:
-        """Raises unless each of these is settled, once."""
+        """Raise unless all offsets in the ranges are settled, and none occurs twice."""
         _check_disjoint(ranges)
         for start, stop in ranges:
             if stop > self._end or next(self.settled.unsettled(start, stop), None) is not None:
-                hint = "Only what is done with can be recalled."
+                hint = "Only settled messages can be recalled."
                 raise BadRequest(f"{_offsets_are(start, stop)} not settled", hint=hint)
 
     def check_in_flight(self, ranges: Sequence[Range]) -> None:
-        """Raises unless each of these is in flight, once."""
+        """Raise unless all offsets in the ranges are in flight, and none occurs twice."""
         _check_disjoint(ranges)
         for start, stop in ranges:
             if not self.in_flight.covers(start, stop):
                 raise NotInFlight(f"{_offsets_are(start, stop)} not in flight")
 
     def check_leased(self, ranges: Sequence[Range]) -> None:
-        """Raises unless each of these is leased, once."""
+        """Raise unless all offsets in the ranges are leased, and none occurs twice."""
         _check_disjoint(ranges)
         for start, stop in ranges:
             if not self.leased.covers(start, stop):
-                hint = (
-                    "Only what was leased and neither settled, returned nor released since can be released."
-                )
+                hint = "Only messages that are leased now can be released."
                 raise NotInFlight(f"{_offsets_are(start, stop)} not leased", hint=hint)
 
     def _leave_flight(self, ranges: Sequence[Range]) -> None:
-        """Takes them out of flight in one pass; puts them back and raises when some were not in flight."""
+        """Take offsets out of flight; if some were not in flight, undo that and raise."""
         wanted = 0
         for start, stop in ranges:
             if not 0 <= start < stop:
@@ -377,7 +366,10 @@ class Progress:
             each.remove_many(ranges)
 
     def _was_in_flight(self, ranges: Sequence[Range]) -> OffsetSet:
-        """An offset below the end that is neither settled nor waiting can only have been in flight."""
+        """Return the offsets in the ranges that were in flight before `_leave_flight` removed them.
+
+        They are below the end and neither settled, ready nor delayed.
+        """
         found = OffsetSet()
         for start, stop in ranges:
             if start < self._end:
@@ -396,7 +388,7 @@ class Progress:
             remove_from(self._levels, ranges)
 
     def _count(self, ranges: Sequence[Range], counted: bool, why: bytes = b"") -> None:
-        """They came back: once more, where that is `counted`."""
+        """Note a return of the offsets and its reason; the number of returns grows if `counted`."""
         first_time = OffsetSet(ranges)
         for count, inside in list(self.counts.parts(ranges)):
             first_time.remove_many(inside)
@@ -419,14 +411,15 @@ class Progress:
     # after a restart
 
     def apply(self, entry: Entry) -> None:  # noqa: C901  # one case for each kind of entry
-        """Folds one entry of the journal in. Ready is not known yet: `open` finds it when all are in."""
+        """Apply one entry of the journal. `open` computes the ready offsets after the last entry."""
         ranges = entry.ranges
         if entry.kind is Kind.STARTED:
             self.settled = AckSet(ranges[0][1])
             self.mark = max(self.mark, ranges[0][1])
         elif entry.kind is Kind.DELIVERED:
             self.delayed.remove_many(ranges)
-            self.leased.remove_many(ranges)  # the entry that ended the lease is damaged, if there was one
+            # Offsets are leased here only if the entry that ended their lease is damaged.
+            self.leased.remove_many(ranges)
             self.in_flight.add_many(ranges)
             self.unbegun.remove_many(ranges)
             if entry.outcome == Attempt.WHEN_BEGUN:
@@ -487,7 +480,7 @@ class Progress:
         return absent
 
     def prioritise(self, offsets: Iterable[tuple[int, int]]) -> None:
-        """Gives ready and delayed offsets their priorities: (offset, priority), after `open`."""
+        """Set the priorities of unsettled offsets, given as (offset, priority). Call it after `open`."""
         for offset, priority in offsets:
             level = min(priority, len(self._ready) - 1)
             if level and offset not in self.settled:
@@ -505,7 +498,7 @@ class Progress:
         return single <= _FEW and all(each.is_brief for each in sets)
 
     def copy(self) -> Progress:
-        """For a snapshot or a checkpoint, which read it on another thread. What is ready is left out."""
+        """Return a copy without the ready offsets, for a snapshot or checkpoint on another thread."""
         copy = Progress(priorities=self.priorities)
         copy.settled = self.settled.copy()
         copy.in_flight = self.in_flight.copy()
@@ -522,7 +515,7 @@ class Progress:
         return copy
 
     def encode(self) -> bytes:
-        """Everything but what is ready and the priorities, which the log knows."""
+        """Return the state as bytes, without ready offsets and priorities, which the log knows."""
         due = array("Q", chain.from_iterable(self.delays()))
         counts = array("Q", chain.from_iterable(self.counts.pairs()))
         sets = [self.settled.encode(), self.in_flight.encode()]
@@ -560,13 +553,14 @@ class Progress:
                 progress.reasons.put(part, why)
             if at < len(data):
                 progress.unbegun = OffsetSet.decode(data[at + _SIZE.size :])
-        else:  # written before there was a tail
+        else:
+            # Older versions wrote no tail.
             progress.postponed = progress.delayed.copy()
         return progress
 
 
 def _by_value(pairs: Iterable[tuple[int, V]]) -> Iterator[tuple[V, list[Range]]]:
-    """Offsets with the same value together."""
+    """Return the values with their offsets."""
     found: dict[V, list[Range]] = {}
     for offset, value in pairs:
         found.setdefault(value, []).append((offset, offset + 1))
@@ -574,7 +568,7 @@ def _by_value(pairs: Iterable[tuple[int, V]]) -> Iterator[tuple[V, list[Range]]]
 
 
 def _cut(data: bytes, at: int, sizes: Iterable[int]) -> tuple[list[bytes], int]:
-    """Sections of these sizes, one behind the other, and where they end."""
+    """Return consecutive sections of these sizes, and the position after them."""
     parts = []
     for size in sizes:
         parts.append(data[at : at + size])
@@ -602,7 +596,7 @@ def _check_disjoint(ranges: Sequence[Range]) -> None:
 
 def _not_a_range(start: int, stop: int) -> BadRequest:
     hint = "A range is [start, stop) with 0 <= start < stop."
-    return BadRequest(f"{start} to {stop} is no range", hint=hint)
+    return BadRequest(f"{start} to {stop} is not a range", hint=hint)
 
 
 def _offsets_are(start: int, stop: int) -> str:

@@ -1,6 +1,7 @@
-"""What is known of records without their data: from the rows of an index, which are a fixed few bytes each.
+"""Summaries of records without their data, read from the rows of an index.
 
-Who has to know how large a million messages are, or whether one of them has a flag, need not read them.
+The rows have 32 bytes each. So the sizes or flags of a million messages are known without reading the
+messages. Records in memory are summarised by `log.py`.
 """
 
 from __future__ import annotations
@@ -17,33 +18,35 @@ from leveret.storage.segment import Segment
 
 _OFFSET: Final = Struct("<Q")
 _TABLES_MAX: Final = 4
-"""Messages that are asked for in the order of their priorities may be in many segments."""
+"""How many segments' rows are kept: ranges in the order of priorities go back and forth between segments."""
 
 _first_of_segment = attrgetter("info.first")
 
 
-class Brief(NamedTuple):
+class RecordSummary(NamedTuple):
+    """Offset, time, flags and body size of a record."""
+
     offset: int
     time_us: int
     flags: int
     body_bytes: int
 
 
-class Tables:
-    """`Tables(segments).between(5, 900)`: the rows of segments, each read once while it is needed."""
+class IndexRows:
+    """The index rows of segments, with a cache of the last few: `IndexRows(segments).between(5, 900)`."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
         self._tables: OrderedDict[str, bytes] = OrderedDict()
 
     def between(self, start: int, stop: int) -> Iterator[bytes]:
-        """The rows of these offsets, a piece from each segment."""
-        at = max(0, bisect_right(self._segments, start, key=_first_of_segment) - 1)
-        for segment in self._segments[at:]:
+        """Yield the rows of the offsets [start, stop), one table for each segment."""
+        index = max(0, bisect_right(self._segments, start, key=_first_of_segment) - 1)
+        for segment in self._segments[index:]:
             if segment.info.first >= stop:
                 return
             table = self._table(segment)
-            low, high = _place(table, start), _place(table, stop)
+            low, high = _rows_below(table, start), _rows_below(table, stop)
             if low < high:
                 yield table[low * ROW_BYTES : high * ROW_BYTES]
 
@@ -56,12 +59,12 @@ class Tables:
         return table
 
 
-def of_rows(rows: bytes) -> Iterator[Brief]:
+def summaries_of(rows: bytes) -> Iterator[RecordSummary]:
     for offset, time_us, _, body, _, _, _, flags, _ in ROW.iter_unpack(rows):
-        yield Brief(offset, time_us, flags & ~FIRST, body)
+        yield RecordSummary(offset, time_us, flags & ~FIRST, body)
 
 
-def _place(table: bytes, offset: int) -> int:
-    """How many rows are below an offset."""
+def _rows_below(table: bytes, offset: int) -> int:
+    """Return how many rows of the table have a lower offset."""
     rows = range(len(table) // ROW_BYTES)
     return bisect_left(rows, offset, key=lambda row: _OFFSET.unpack_from(table, row * ROW_BYTES)[0])

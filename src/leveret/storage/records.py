@@ -1,10 +1,10 @@
-"""Messages, records, and the one way they are laid out in bytes.
+"""Messages, records and batches, and how batches are encoded as bytes.
 
-A *message* is what a caller appends; a *record* is a message with the offset and the time it got. Segments,
-journals and WAL frames all hold records in the same *batch*: a table of fixed-width rows, a column of
-digests, then the data of all records end to end. The row tells where its data is, so that a damaged row or
-body never hides its neighbours; the digest of a record covers its row and its data, and only serves to
-locate damage: whoever frames a batch (a block, a WAL frame) puts one checksum over the whole of it.
+A *message* is what a caller appends. A *record* is a message with its offset and time. Segments, journals and
+WAL frames all hold records in *batches*: a table of fixed-width rows, a column of digests, then the data of
+all records. A row holds the position of its data, so a damaged row or body never hides its neighbours. A
+record's digest covers its row and its data, and only serves to locate damage: the block or WAL frame around a
+batch has one checksum for all of it.
 
     batch    rows: 32 B x n | digests: 8 B x n | data
     row      offset u64 | time u64 (us) | position u32 | body u32 | header u32 | exchange u8 | key u8
@@ -12,7 +12,7 @@ locate damage: whoever frames a batch (a block, a WAL frame) puts one checksum o
     digest   xxh3 of the data, seeded with xxh3 of the row: u64
     data     exchange, routing key, content header as it came over the wire, body
 
-Everything here works on whole batches with loops in C (`map`, `zip`, `join`); it does no IO.
+The code works on whole batches with loops in C (`map`, `zip`, `join`) and does no IO.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ ROW_BYTES = ROW.size
 DIGEST = Struct("<Q")
 DIGEST_BYTES = DIGEST.size
 FLAGS_BYTE = 30
-"""Where a row keeps its flags; `table[FLAGS_BYTE::ROW_BYTES]` is the flags column of a table."""
-PRIORITY_BYTE = 31
+"""Position of the flags in a row: `table[FLAGS_BYTE::ROW_BYTES]` is the column of flags."""
 
 PERSISTENT = 0x01
-"""Set by the caller: the record must survive a restart. The bits 0x02 to 0x40 are the caller's own."""
+"""Set by the caller: the record survives a restart. Callers define the bits 0x02 to 0x40 themselves."""
 PERSISTENT_FLAGS = bytes(flags for flags in range(256) if flags & PERSISTENT)
 FIRST = 0x80
-"""Set by the layout on the first row of a batch, so that an index alone shows where batches begin."""
+"""Set by `encode` on the first row of a batch, so that an index shows where batches begin."""
 
 BATCH_RECORDS_MAX = 2048
-"""With 4,096 the encoding of small messages leaves the processor's cache and takes a fifth longer."""
+"""4,096 small messages do not fit into the processor's cache while they are encoded: a fifth slower."""
 BATCH_BYTES_MAX = 2 << 20
 
 _EMPTY = b""
 
 
 class Message(NamedTuple):
-    """What is appended: `Message(b"orders", b"eu.de", header, body, PERSISTENT, 0)`."""
+    """One message to append: `Message(b"orders", b"eu.de", header, body, PERSISTENT, 0)`."""
 
     exchange: bytes
     routing_key: bytes
@@ -62,12 +61,12 @@ _flags_of = itemgetter(Message._fields.index("flags"))
 
 
 def flags_of(messages: Iterable[Message]) -> bytes:
-    """The flags of all of them; `flags.translate(None, SOME)` is those that are not among some."""
+    """Return the flags of the messages, one byte each."""
     return bytes(map(_flags_of, messages))
 
 
 class Record(NamedTuple):
-    """A message as the log keeps it."""
+    """A message with its offset and time."""
 
     offset: int
     time_us: int
@@ -80,7 +79,7 @@ class Record(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages that were appended together: dense offsets from `first`, one time, `size` bytes of data."""
+    """Messages appended together: dense offsets from `first`, one time, and `size` bytes of data."""
 
     first: int
     time_us: int
@@ -92,7 +91,7 @@ class Batch(NamedTuple):
         return self.first + len(self.messages)
 
     def slice(self, start: int, stop: int) -> Batch:
-        """The part of it with offsets in [start, stop)."""
+        """Return the part of the batch with offsets in [start, stop)."""
         if start <= self.first and stop >= self.stop:
             return self
         start = max(start, self.first)
@@ -100,30 +99,30 @@ class Batch(NamedTuple):
         return Batch(start, self.time_us, messages, size_of(messages))
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Its records with offsets in [start, stop)."""
         start = max(start, self.first)
         messages = self.messages[start - self.first : stop - self.first]
         return (Record(offset, self.time_us, *message) for offset, message in enumerate(messages, start))
 
 
 def size_of(messages: Iterable[Message]) -> int:
-    """Bytes of data the messages carry."""
+    """Return the bytes of data of the messages."""
     exchanges, keys, headers, bodies, _, _ = zip(*messages, strict=True)
     return sum(map(len, chain(exchanges, keys, headers, bodies)))
 
 
 def encode(batches: Sequence[Batch], *, position: int) -> tuple[bytes, bytes]:
-    """The rows of the batches alone, and the whole: rows, digests, data. `position` is where it will stand.
+    """Return the rows of the batches, and the encoded batch: rows, digests and data.
 
-    Rows hold positions of the file they are written to. About 0.5 us for a message of 100 bytes.
+    `position` is where the result will be in its file, because rows hold positions in the file. A message of
+    100 bytes takes about 0.5 us.
     """
     messages: list[Message] = []
     offsets = []
     times = []
-    for first, time_us, some, _ in batches:
-        messages += some
-        offsets.append(range(first, first + len(some)))
-        times.append(repeat(time_us, len(some)))
+    for first, time_us, batch_messages, _ in batches:
+        messages += batch_messages
+        offsets.append(range(first, first + len(batch_messages)))
+        times.append(repeat(time_us, len(batch_messages)))
     exchanges, keys, headers, bodies, flags, priorities = zip(*messages, strict=True)
     data = list(map(_EMPTY.join, zip(exchanges, keys, headers, bodies, strict=True)))
     rows = list(
@@ -146,26 +145,26 @@ def encode(batches: Sequence[Batch], *, position: int) -> tuple[bytes, bytes]:
 
 
 def batch_bytes(count: int) -> int:
-    """Bytes of the rows and digests of `count` records."""
+    """Return the bytes of the rows and digests of `count` records."""
     return count * (ROW_BYTES + DIGEST_BYTES)
 
 
 def decode(rows: bytes | memoryview, content: bytes, *, start: int) -> list[Record]:
-    """The records of `rows`, whose data is found in `content`, a piece of the file that begins at `start`."""
+    """Return the records of `rows`, whose data is in `content`; `start` is the file position of `content`."""
     records = []
-    for offset, time_us, at, body, header, exchange, key, flags, priority in ROW.iter_unpack(rows):
-        a = at - start
-        b = a + exchange
-        c = b + key
-        d = c + header
+    for offset, time_us, position, body, header, exchange, key, flags, priority in ROW.iter_unpack(rows):
+        exchange_from = position - start
+        key_from = exchange_from + exchange
+        header_from = key_from + key
+        body_from = header_from + header
         records.append(
             Record(
                 offset,
                 time_us,
-                content[a:b],
-                content[b:c],
-                content[c:d],
-                content[d : d + body],
+                content[exchange_from:key_from],
+                content[key_from:header_from],
+                content[header_from:body_from],
+                content[body_from : body_from + body],
                 flags & ~FIRST,
                 priority,
             )
@@ -174,13 +173,13 @@ def decode(rows: bytes | memoryview, content: bytes, *, start: int) -> list[Reco
 
 
 def extent(row: bytes | memoryview) -> tuple[int, int]:
-    """Where the data of a row begins and how long it is."""
+    """Return the position and the size of the data that a row describes."""
     _, _, position, body, header, exchange, key, _, _ = ROW.unpack(row)
     return position, body + header + exchange + key
 
 
 def digest(row: bytes, content: bytes, *, start: int) -> int:
-    """The digest that this row with its data in `content` (which begins at `start`) should have."""
+    """Return the digest of a row and its data in `content`, as in `decode`; -1 if the data is not there."""
     position, size = extent(row)
     if position < start or position + size > start + len(content):
         return -1
@@ -191,19 +190,19 @@ def digest(row: bytes, content: bytes, *, start: int) -> int:
 def sort_out(
     content: bytes, *, table: int, count: int, start: int = 0, other: bytes = b""
 ) -> tuple[bytes, list[int]]:
-    """For a damaged batch: the rows that match their digests, and the numbers of those that don't.
+    """Return the rows of a damaged batch that match their digests, and the numbers of the other rows.
 
-    The rows stand at `table` in `content`, a piece of a file that begins at `start`; `other` is a second
-    copy of the rows, where there is one.
+    The rows are at `table` in `content`, which begins at position `start` of the file. `other` is a second
+    copy of the rows, or empty.
     """
     good = []
     lost = []
     for number in range(count):
-        wanted = DIGEST.unpack_from(content, table + count * ROW_BYTES + number * DIGEST_BYTES)[0]
-        mine = content[table + number * ROW_BYTES : table + (number + 1) * ROW_BYTES]
-        theirs = other[number * ROW_BYTES : (number + 1) * ROW_BYTES]
-        for row in (theirs, mine):
-            if row and digest(row, content, start=start) == wanted:
+        expected = DIGEST.unpack_from(content, table + count * ROW_BYTES + number * DIGEST_BYTES)[0]
+        own_row = content[table + number * ROW_BYTES : table + (number + 1) * ROW_BYTES]
+        other_row = other[number * ROW_BYTES : (number + 1) * ROW_BYTES]
+        for row in (other_row, own_row):
+            if row and digest(row, content, start=start) == expected:
                 good.append(row)
                 break
         else:
@@ -212,7 +211,7 @@ def sort_out(
 
 
 def pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """The same batches cut and joined into pieces that each make one batch in a file, within the bounds."""
+    """Split and join the batches into pieces, each small enough for one batch in a file."""
     piece: list[Batch] = []
     count = size = 0
     for batch in batches:
@@ -229,7 +228,7 @@ def pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 
 def _split(batch: Batch) -> Iterator[Batch]:
-    """Halves a batch until each part is within the bounds or a single message."""
+    """Halve a batch until each part is small enough or a single message."""
     count = len(batch.messages)
     if count > 1 and (count > BATCH_RECORDS_MAX or batch.size > BATCH_BYTES_MAX):
         middle = batch.first + count // 2

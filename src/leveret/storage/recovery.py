@@ -1,10 +1,11 @@
-"""What an earlier process left: the last checkpoint, and what the WAL says happened after it.
+"""Recovery of a store from the last checkpoint and the WAL rounds after it.
 
-Changes nothing. A round of the WAL names the round before it, so the rounds that count are found from the
-last one backwards; one that was tried, failed, and written again with the next is not among them. A damaged
-frame that has others behind it was synced once: what can be read of it is used, what can't is named. The last
-one may never have become durable, and then it must not count in part: it counts when it is intact, or can be
-mended (`frame_repair.py`), or when its file was cut, which no crash does.
+Each round of the WAL names the round before it, so the rounds that count are found from the last one
+backwards. A round that failed and was written again with the next one does not count. A damaged frame with
+later frames was synced once: its readable records are used, and the others are reported.
+
+The rule: the last frame may never have become durable, and must not count in part. It counts if it is intact,
+if it can be repaired (`frame_repair.py`), or if its file was cut, which no crash does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from leveret.storage.durable_io import read_whole
 from leveret.storage.errors import Damage, UnknownFormat
 from leveret.storage.files import Files
 from leveret.storage.formats import HEADER_BYTES, VERSION, FileHeader
-from leveret.storage.frame_repair import mend
+from leveret.storage.frame_repair import repair
 from leveret.storage.frames import Frame, batches_of
 from leveret.storage.journal import ENTRY_BYTES, Entry
 from leveret.storage.log import Log
@@ -30,14 +31,14 @@ from leveret.storage.segment import Report
 from leveret.storage.wal import DIRECTORY, Wal
 
 PICTURES = "pictures"
-"""Where pictures of the store are while an audit reads them: see `store_snapshot.py`."""
+"""Directory of store snapshots while an audit reads them: see `store_snapshot.py`."""
 MENDED = "a WAL frame was damaged here and could be mended"
 UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 
 
 @dataclass(slots=True)
 class Recovered:
-    """Everything up to `ticket`: what is in the segments (`checkpoint`) and what is not yet (`pending`)."""
+    """The state up to `ticket`: the checkpoint, and the batches in no segment yet (`pending`)."""
 
     checkpoint: Checkpoint
     ticket: int
@@ -94,7 +95,7 @@ def _check_headers(files: Files, expected: dict[str, FileHeader], report: Report
 
 
 def _rounds(frames: list[Frame], report: Report) -> list[Frame]:
-    """The frames that count, oldest first, mended where that can be done."""
+    """Return the frames that count, oldest first, repaired where possible."""
     mended = [_mended(frame, report) for frame in frames]
     rounds: list[Frame] = []
     for frame in sorted(mended, key=lambda frame: (frame.head.ticket, frame.is_intact), reverse=True):
@@ -114,11 +115,11 @@ def _mended(frame: Frame, report: Report) -> Frame:
             what = "one of the two heads of a WAL frame is damaged; the other was used"
             report(Damage(frame.path, frame.position, None, what))
         return frame
-    found = mend(frame)
-    if found is None:
+    repaired = repair(frame)
+    if repaired is None:
         return frame
-    report(Damage(frame.path, found[1], None, MENDED))
-    return found[0]
+    report(Damage(frame.path, repaired[1], None, MENDED))
+    return repaired[0]
 
 
 def _records_of(frame: Frame, report: Report) -> Iterable[tuple[int, list[Record]]]:
@@ -127,14 +128,14 @@ def _records_of(frame: Frame, report: Report) -> Iterable[tuple[int, list[Record
 
 def _salvaged(frame: Frame, report: Report) -> Iterator[tuple[int, list[Record]]]:
     by_log, lost = frame.salvage()
-    for each in lost:
-        what = f"a record of log {each.log} in the WAL is damaged and lost"
-        report(Damage(frame.path, each.position, each.offset, what))
+    for record in lost:
+        what = f"a record of log {record.log} in the WAL is damaged and lost"
+        report(Damage(frame.path, record.position, record.offset, what))
     yield from by_log.items()
 
 
 def _apply(recovered: Recovered, log_id: int, records: list[Record]) -> bool:
-    """False when nothing is known of the log."""
+    """Add the records of a log to the recovered state; return False if the log is unknown."""
     checkpoint = recovered.checkpoint
     if log_id == CATALOG_LOG:
         for record in records:
@@ -172,7 +173,7 @@ def load_progress(
 
 
 def _snapshot(files: Files, journal: Log, number: int, report: Report) -> Progress | None:
-    """The state in a snapshot, None when it is damaged. Number 0 stands for no snapshot at all."""
+    """Return the progress in a snapshot, or None if it is damaged. Number 0 means no snapshot."""
     priorities = journal.spec.priorities
     if not number:
         return Progress(priorities=priorities)

@@ -1,10 +1,11 @@
-"""What may go: a pure function of segments, what is unsettled in them, and a policy. It touches nothing.
+"""Which segments are deleted, expired or rewritten: a pure function of segments and a retention policy.
 
-A queue's log keeps a segment until every message in it is settled, and for the audit window after that. A
-stream's log (`keep_settled`) keeps messages by age and bytes, settled or not. What is over a limit is settled
-first, with the outcome `retention` (`Store.retire`), except what somebody is at work on, which keeps its
-segment; a segment without anything unsettled goes with the next checkpoint. Sealed segments of a queue of
-which little is left are rewritten.
+A queue's log keeps a segment until all its messages are settled, and for the audit window after that. Sealed
+segments of a queue with few unsettled messages are rewritten. A stream's log (`keep_settled`) keeps messages
+by age and bytes, settled or not. Messages over its limits are settled with the outcome `retention`
+(`Store.retire`). Carrying out the plan is left to `checkpointer.py` and `store.py`.
+
+The rule: no segment with an unsettled message is deleted.
 """
 
 from __future__ import annotations
@@ -27,49 +28,46 @@ class Retention(NamedTuple):
     max_bytes: int | None = None
     audit_us: int = 0
     segment_bytes: int = 0
-    """How large its files grow; 0 leaves it to the store. Messages go by whole files."""
+    """Size at which a segment is full; 0 for the store's default. Messages are deleted by whole segments."""
 
     @property
     def is_timed(self) -> bool:
-        """Whether something may go though nothing has happened but the passing of time."""
+        """Whether segments may be deleted merely because time has passed."""
         return self.max_age_us is not None or self.audit_us > 0
 
     @property
     def keeps_dead(self) -> bool:
-        """Whether a message that everybody has settled must still be written."""
+        """Whether messages that all cursors have settled must still be written to segments."""
         return self.keep_settled or self.audit_us > 0
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """A segment as the cursors see it."""
+    """A segment with the number of its unsettled messages."""
 
     info: SegmentInfo
     unsettled: int
-    """Messages in it that some cursor has not settled."""
+    """Number of messages that at least one cursor has not settled."""
     sealed: bool = True
-    """Nothing is appended to it any more."""
+    """Whether nothing is appended to the segment any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do with the segments of one log."""
+    """The segments of one log by what must be done with them."""
 
     delete: list[SegmentInfo] = field(default_factory=list)
     expire: list[SegmentInfo] = field(default_factory=list)
-    """Over a limit, and not settled: what waits in them is to be, with the outcome `retention`."""
+    """Over a limit, but unsettled: ready and delayed messages must be settled with outcome `retention`."""
     rewrite: list[SegmentInfo] = field(default_factory=list)
     settled: list[SegmentInfo] = field(default_factory=list)
-    """Fully settled for the first time: their audit window begins."""
+    """Found fully settled for the first time: their audit window begins now."""
 
 
 def plan(segments: Sequence[SegmentView], policy: Retention, now_us: int) -> Plan:
-    """`segments` ascend by offset."""
-    return (
-        _plan_stream(segments, policy, now_us)
-        if policy.keep_settled
-        else _plan_queue(segments, policy, now_us)
-    )
+    """Return the plan for the segments of a log, given in ascending order."""
+    plan_log = _plan_stream if policy.keep_settled else _plan_queue
+    return plan_log(segments, policy, now_us)
 
 
 def _plan_queue(segments: Sequence[SegmentView], policy: Retention, now_us: int) -> Plan:

@@ -1,17 +1,19 @@
 """A segment: one file of blocks, and beside it an index of fixed-width rows.
 
-A block is one batch of records (`records.py`) under one checksum, which is verified whenever the block is
-read. The index repeats the rows of all blocks end to end, so that a range of records becomes columns without
-walking the file; it is derived, checked as a whole by a chained hash, and made again when it is missing or
-damaged. Where a block is damaged, index and block repair each other, and what is lost is the damaged record.
+A block is one batch of records (`records.py`) with one checksum, which is verified whenever the block is
+read. The index repeats the rows of all blocks, so readers find records without reading the data. A chained
+hash verifies the index as a whole. If the index is missing or damaged, it is rebuilt from the blocks. If a
+block is damaged, block and index repair each other, and only the damaged record is lost.
 
     msgs.<first>    file header 64 B | block | block | ...
     block           magic "LvB1" | length u32 | checksum u64 | first offset u64 | count u32 | 0 u32 | batch
     index.<first>   file header 64 B | row 32 B | row | ...
 
-The checksum of a block is xxh3 of what follows it, seeded with the block's position: a block is valid only
-where it was written. What a segment holds is said by its `SegmentInfo`, which the checkpoint keeps; bytes
-beyond `length_bytes` are no part of it. When to write, roll and delete is left to `log.py`.
+The checksum of a block is xxh3 of the bytes after it, seeded with the block's position: a block is valid only
+where it was written. When segments are written and deleted is left to `log.py` and `checkpointer.py`.
+
+The rule: the `SegmentInfo` in the checkpoint says what a segment holds. Bytes beyond its `length_bytes` do
+not count.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _first_rows = re.compile(b"[\x80-\xff]", re.DOTALL)
 
 
 class Block(NamedTuple):
-    """Where a block is and what it holds; `row` is the number of its first row in the index."""
+    """Position and contents of a block. `row` is the number of its first row in the index."""
 
     first: int
     last: int
@@ -60,13 +62,13 @@ class Block(NamedTuple):
     row: int
     rows: int
     hash_before: int
-    """The chained hash of the index rows before this block's."""
+    """Chained hash of the index rows before this block."""
     hash_after: int
-    """The chained hash with this block's rows."""
+    """Chained hash including this block's rows."""
 
 
 class SegmentInfo(NamedTuple):
-    """What a segment holds. Replaced, never changed; the checkpoint's word on it is the last one."""
+    """The contents of a segment, as the checkpoint stores them. Replaced, never changed."""
 
     first: int
     edition: int = 0
@@ -74,17 +76,17 @@ class SegmentInfo(NamedTuple):
     rows: int = 0
     last: int = -1
     transient: int = 0
-    """How many of its records are not persistent: they end with a restart."""
+    """Number of transient records, which do not survive a restart."""
     oldest_us: int = 0
     newest_us: int = 0
     index_hash: int = 0
-    """xxh3 of the rows of each block, seeded with that of the blocks before."""
+    """Chained hash of the index: xxh3 of each block's rows, seeded with the hash of the blocks before."""
     settled_us: int = 0
-    """When every record was first seen settled; 0 while some are not."""
+    """Time when all records were first seen settled; 0 while some are unsettled."""
 
     @property
     def name(self) -> str:
-        """Editions beyond the first are rewritten ones: `msgs.<first>` and then `msgs.<first>-1`."""
+        """End of the file names: the first offset, and for a rewritten segment its edition."""
         return f"{self.first:020d}" + (f"-{self.edition}" if self.edition else "")
 
     @property
@@ -93,7 +95,7 @@ class SegmentInfo(NamedTuple):
 
 
 class Segment:
-    """Reads and writes one segment. Holds no file open; knows where its blocks are once it was asked."""
+    """Reads and writes one segment. Keeps no file open, and remembers its blocks after the first look."""
 
     def __init__(
         self, files: Files, directory: str, info: SegmentInfo, *, log_id: int, report: Report
@@ -110,9 +112,9 @@ class Segment:
     # writing
 
     def extended(self, batches: Iterable[Batch]) -> Segment:
-        """Writes the batches behind what the segment holds; the segment that holds them too is returned.
+        """Write batches to the end of the segment, and return the extended segment. Nothing is synced.
 
-        Nothing is synced. When a write fails, the file is cut back to what it held and `WriteFailed` raised.
+        When a write fails, the files are cut back to their old contents and `WriteFailed` is raised.
         """
         info = self.info
         blocks: list[Block] = []
@@ -137,17 +139,17 @@ class Segment:
         return segment
 
     def _start(self, file: File, index: File) -> SegmentInfo:
-        """Gives new files their headers and cuts off whatever stands beyond what the segment holds."""
+        """Write the headers of new files, or cut off bytes beyond the segment's contents."""
         if not self.info.length_bytes:
-            for each, kind in ((file, formats.SEGMENT), (index, formats.INDEX)):
-                each.truncate(0)
-                each.write(FileHeader(kind, self._log_id, self.info.first).encode(), 0)
+            for new_file, kind in ((file, formats.SEGMENT), (index, formats.INDEX)):
+                new_file.truncate(0)
+                new_file.write(FileHeader(kind, self._log_id, self.info.first).encode(), 0)
             return self.info._replace(length_bytes=HEADER_BYTES)
         self.trim(file, index)
         return self.info
 
     def trim(self, file: File, index: File) -> None:
-        """Cuts off what an earlier process wrote beyond what the segment holds."""
+        """Cut off bytes beyond the segment's contents, which no checkpoint names."""
         if file.size() > self.info.length_bytes:
             file.truncate(self.info.length_bytes)
         if index.size() > _index_size(self.info):
@@ -155,25 +157,25 @@ class Segment:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """Its files."""
+        """Paths of the segment and its index."""
         return self.path, self.index_path
 
     # reading
 
     def records(self, ranges: Iterable[Range]) -> Iterator[Record]:
-        """Its records in the ranges; damaged ones are reported and left out."""
+        """Yield the records in the ranges. Damaged ones are reported and left out."""
         wanted = OffsetSet(ranges)
         for block in self.blocks():
             if wanted.count(block.first, block.last + 1):
                 yield from (record for record in self.load(block) if record.offset in wanted)
 
     def load(self, block: Block) -> list[Record]:
-        """All records of a block, verified."""
+        """Return the verified records of a block. Damaged ones are reported and left out."""
         rows, content = self.read_block(block)
         return records.decode(rows, content, start=block.position)
 
     def read_block(self, block: Block) -> tuple[bytes, bytes]:
-        """The rows of a block's readable records, and the bytes of the block."""
+        """Return the rows of a block's readable records, and the bytes of the block."""
         content = self._read(block.length, block.position)
         if is_sound(content, block):
             return content[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES], content
@@ -181,7 +183,7 @@ class Segment:
         return self._salvage(block, content), content
 
     def blocks(self) -> list[Block]:
-        """Where its blocks are, from the index, or from the segment when the index is no good."""
+        """Return the segment's blocks, from the index, or from the segment if the index is damaged."""
         if self._blocks is None:
             table = self._read_index()
             blocks = _blocks_of(table, self.info)
@@ -191,7 +193,7 @@ class Segment:
         return self._blocks
 
     def present(self) -> Iterator[Range]:
-        """The offsets it holds, as runs."""
+        """Yield the offsets that the segment has, as ascending ranges."""
         if not self.info.rows:
             return
         if self.info.is_dense:
@@ -207,20 +209,20 @@ class Segment:
         yield start, stop
 
     def transient(self) -> Iterator[int]:
-        """The offsets of its records that are not persistent."""
+        """Yield the offsets of the transient records."""
         if self.info.transient:
             for row in ROW.iter_unpack(self.rows()):
                 if not row[7] & PERSISTENT:
                     yield row[0]
 
     def priorities(self) -> Iterator[tuple[int, int]]:
-        """Offset and priority of its records that have a priority."""
+        """Yield offset and priority of each record with a priority above 0."""
         for row in ROW.iter_unpack(self.rows()):
             if row[8]:
                 yield row[0], row[8]
 
     def rows(self) -> bytes:
-        """The whole index, verified."""
+        """Return the rows of the whole index, verified."""
         table = self._read_index()
         if _blocks_of(table, self.info) is None:
             table, self._blocks = self._rebuild()
@@ -239,7 +241,7 @@ class Segment:
     # repair
 
     def _salvage(self, block: Block, content: bytes) -> bytes:
-        """The rows of a damaged block that can still be trusted; what can't is reported, record by record."""
+        """Return the intact rows of a damaged block, and report each lost record."""
         table = self._read_index()
         if _blocks_of(table, self.info) is None:
             table = b""
@@ -261,13 +263,13 @@ class Segment:
             )
         if not lost:
             self._report(
-                Damage(self.path, block.position, None, "a block was damaged; its records could all be saved")
+                Damage(self.path, block.position, None, "a block was damaged; all its records were repaired")
             )
         return good
 
     def _rebuild(self) -> tuple[bytes, list[Block]]:
-        """Makes the index again by walking the segment."""
-        self._report(Damage(self.index_path, 0, None, "the index was missing or damaged and was made again"))
+        """Rebuild the index from the segment, and return its rows and the blocks."""
+        self._report(Damage(self.index_path, 0, None, "the index was missing or damaged and was rebuilt"))
         content = self._read(self.info.length_bytes, 0)
         tables = []
         blocks: list[Block] = []
@@ -276,45 +278,43 @@ class Segment:
         for position, length in _walk(content, lost.append):
             count = _count_of(content, position)
             table = content[position + BLOCK.size : position + BLOCK.size + count * ROW_BYTES]
-            first, last = (ROW.unpack_from(table, at)[0] for at in (0, len(table) - ROW_BYTES))
+            first, last = (ROW.unpack_from(table, row_at)[0] for row_at in (0, len(table) - ROW_BYTES))
             before, hashed = hashed, xxh3_64_intdigest(table, seed=hashed)
             tables.append(table)
             blocks.append(Block(first, last, position, length, row, count, before, hashed))
             row += count
         for position in lost:
-            self._lost_bytes(position)
+            what = "a block and its index are unreadable; it is lost"
+            self._report(Damage(self.path, position, None, what))
         if not lost and hashed != self.info.index_hash:
-            self._report(Damage(self.path, HEADER_BYTES, None, "its blocks are not those that were written"))
+            self._report(Damage(self.path, HEADER_BYTES, None, "its blocks differ from those written"))
         self.info = self.info._replace(rows=row, index_hash=hashed)
         rows = b"".join(tables)
         self._write_index(rows)
         return rows, blocks
 
     def _read(self, size: int, position: int) -> bytes:
-        """Bytes of the segment; fewer, or none, where the file was cut or is gone."""
+        """Return `size` bytes of the segment, fewer at the file's end, and none if the file is missing."""
         try:
             with self._files.open(self.path) as file:
                 return file.read(size, position)
         except FileNotFoundError:
             return b""
 
-    def _lost_bytes(self, position: int) -> None:
-        self._report(Damage(self.path, position, None, "a block and its index are unreadable; it is lost"))
-
     def _write_index(self, rows: bytes) -> None:
-        """Best effort: an index that can't be written is made again the next time."""
+        """Write the index if possible. If not, the next reader rebuilds it again."""
         try:
             with self._files.open(self.index_path, create=True) as index:
                 index.truncate(0)
                 index.write(FileHeader(formats.INDEX, self._log_id, self.info.first).encode() + rows, 0)
         except OSError as error:
-            # A reader of somebody else's store writes nothing, and has reported the index already.
+            # A read-only reader has already reported the damaged index.
             if error.errno != errno.EROFS:
                 self._report(Damage(self.index_path, 0, None, f"the index can't be written: {error}"))
 
 
 def is_intact(content: bytes, position: int, length: int) -> bool:
-    """Whether `content` is the whole and undamaged block that belongs at `position`."""
+    """Return whether `content` is the complete, undamaged block that was written at `position`."""
     if len(content) != length or length < BLOCK.size:
         return False
     magic, size, checksum, _, _, _ = BLOCK.unpack_from(content)
@@ -324,10 +324,10 @@ def is_intact(content: bytes, position: int, length: int) -> bool:
 
 
 def is_sound(content: bytes, block: Block) -> bool:
-    """Whether `content` is this block, undamaged, with the rows that the index has.
+    """Return whether `content` is this block, undamaged, with the rows that the index has.
 
-    The checksum alone is not enough: a block with a right checksum and other rows would be read with the
-    positions and lengths of whoever wrote it.
+    The checksum alone is not enough: another block with a valid checksum could have positions and lengths
+    that do not fit this segment.
     """
     if not is_intact(content, block.position, block.length):
         return False
@@ -339,36 +339,36 @@ def is_sound(content: bytes, block: Block) -> bool:
 
 
 def _count_of(content: bytes, position: int) -> int:
-    """How many records the block at this place says it has."""
+    """Return the number of records in the head of the block at `position`."""
     return int(BLOCK.unpack_from(content, position)[4])
 
 
 def _has_its_data(content: bytes, position: int, length: int) -> bool:
-    """Whether a block has rows, and all of them point to data inside the block."""
+    """Return whether a block has rows, and all of them point to data inside the block."""
     count = _count_of(content, position)
     data_from = BLOCK.size + records.batch_bytes(count)
     if not count > 0 or data_from > length:
         return False
     rows = memoryview(content)[position + BLOCK.size : position + BLOCK.size + count * ROW_BYTES]
-    extents = (records.extent(rows[at : at + ROW_BYTES]) for at in range(0, len(rows), ROW_BYTES))
-    return all(position + data_from <= at and at + size <= position + length for at, size in extents)
+    extents = (records.extent(rows[row_at : row_at + ROW_BYTES]) for row_at in range(0, len(rows), ROW_BYTES))
+    return all(position + data_from <= start and start + size <= position + length for start, size in extents)
 
 
 def _only_digest_damaged(content: bytes, block: Block, by_index: bytes, number: int) -> bool:
-    """Whether the block is whole once the digest of this one record is computed anew."""
+    """Return whether the block is intact once the digest of this record is replaced by the right one."""
     row = by_index[number * ROW_BYTES : (number + 1) * ROW_BYTES]
     if not row:
         return False
-    at = BLOCK.size + block.rows * ROW_BYTES + number * DIGEST_BYTES
-    found = records.digest(row, content, start=block.position)
-    mended = content[:at] + DIGEST.pack(found) + content[at + DIGEST_BYTES :]
-    return is_intact(mended, block.position, block.length)
+    digest_at = BLOCK.size + block.rows * ROW_BYTES + number * DIGEST_BYTES
+    digest = DIGEST.pack(records.digest(row, content, start=block.position))
+    repaired = content[:digest_at] + digest + content[digest_at + DIGEST_BYTES :]
+    return is_intact(repaired, block.position, block.length)
 
 
 def _write_block(
     file: File, index: File, piece: Sequence[Batch], info: SegmentInfo, blocks: list[Block]
 ) -> SegmentInfo:
-    """Writes one block and its index rows, notes it in `blocks`, and returns what the segment then holds."""
+    """Write a block and its index rows, add it to `blocks`, and return the segment's new contents."""
     position = info.length_bytes
     rows, content = records.encode(piece, position=position + BLOCK.size)
     count = len(rows) // ROW_BYTES
@@ -396,7 +396,7 @@ def _write_block(
 
 
 def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
-    """The blocks that an index table describes; None when the table is not what was written."""
+    """Return the blocks that the index rows describe, or None if the rows are damaged."""
     if len(table) != info.rows * ROW_BYTES:
         return None
     starts = [match.start() for match in _first_rows.finditer(table[FLAGS_BYTE::ROW_BYTES])]
@@ -420,7 +420,7 @@ def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
 
 
 def _walk(content: bytes, lost: Callable[[int], None]) -> Iterator[tuple[int, int]]:
-    """Positions and lengths of the intact blocks in a segment; `lost` hears where one should be and isn't."""
+    """Yield position and length of each intact block in a segment; call `lost` where one is missing."""
     position = expected = HEADER_BYTES
     while 0 <= position < len(content):
         length = int.from_bytes(content[position + 4 : position + 8], "little")
@@ -441,7 +441,7 @@ def _index_size(info: SegmentInfo) -> int:
 
 
 def _cut_back(file: File, size: int) -> None:
-    """Undoes a failed write as far as the disk lets us; what stays is beyond what the segment holds."""
+    """Undo a failed write if possible. Bytes that stay do not count: they are beyond the contents."""
     try:
         file.truncate(size)
     except OSError:

@@ -1,8 +1,8 @@
-"""A reserve of disk space: a file of zeros that gives way when the disk is full.
+"""A reserve of disk space: a file of zeros that is cut when the disk is full.
 
-Removing things needs a little space too: a checkpoint without what was deleted, a commit that removes a row.
-Owns the file; when the disk counts as full, and for which writes space is given up, is left to others.
-Everything here is best effort: without a reserve, somebody else has to make room on a full disk.
+Deleting needs a little space too: a checkpoint without the deleted files, or a commit that removes a row.
+Callers decide when the disk is full and which writes may use the reserve. The rule: nothing depends on the
+reserve; without one, the operator has to make room on a full disk.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from leveret.storage.files import Files
 
 
 class Reserve:
-    """`reserve.hold()` while there is space; `reserve.give_way()` frees it, or a part of it."""
+    """A file that reserves space: `reserve.hold()` reserves it, `reserve.give_way()` frees some of it."""
 
     def __init__(self, files: Files, path: str, size_bytes: int) -> None:
         self._files = files
         self._path = path
         self._size_bytes = size_bytes
         self._left_bytes = -1 if size_bytes else 0
-        """Bytes that are reserved; -1 when that is not known."""
+        """Reserved bytes; -1 if unknown."""
 
     def hold(self) -> bool:
-        """Reserve all of it; return whether it is."""
+        """Reserve all of the space; return whether that succeeded."""
         if self._left_bytes == self._size_bytes:
             return True
         try:
@@ -39,7 +39,7 @@ class Reserve:
         return True
 
     def give_way(self, *, parts: int = 1) -> bool:
-        """Free one part of so many; return whether there was something left to be freed."""
+        """Free one of `parts` equal parts of the space; return whether any was still reserved."""
         if not self._left_bytes:
             return False
         try:

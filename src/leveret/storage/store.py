@@ -1,12 +1,12 @@
-"""The store: logs and cursors over one data directory, one write-ahead log, and checkpoints.
+"""The store: the logs and cursors of one data directory, with a write-ahead log and checkpoints.
 
-Everything that changes is collected into the current WAL round and applied in memory; `sync()` makes it
-durable and says up to which ticket. `checkpoint()` writes what is in memory to segments and journals, syncs
-them, deletes what retention lets go, and frees the WAL behind it. Both may run on other threads than the one
-that changes things, which must be one thread. The parts have their own files; this one puts them in order.
+Changes are collected into the current WAL round and applied in memory. `sync()` makes them durable and
+returns the ticket up to which they are. `checkpoint()` writes what is in memory to segments and journals,
+syncs them, deletes what retention allows, and frees the WAL. One thread makes all changes; `sync` and
+`checkpoint` may run on others. This file puts the steps in order and leaves each step to its own file.
 
 The rule: nothing in a file counts unless a checkpoint names it, and a checkpoint names only what is synced
-and covered by a durable round. That is all of recovery: the last checkpoint, and the rounds after it.
+and covered by a durable round. So recovery needs only the last checkpoint and the rounds after it.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from leveret.storage.wal import Wal
 
 RESERVE_AHEAD = 1 << 20
 ROUND_BYTES_MAX = 1 << 30
-"""Nothing more is appended to a round that has grown larger than this: a frame has its limits."""
+"""Size of a round above which an append begins a new one, because frames have a largest size."""
 PRIORITIES_MAX = 255
 RESERVE = "reserve"
-"""The file that keeps space free for a checkpoint on a full disk."""
+"""File that reserves space for a checkpoint on a full disk."""
 LOST_AHEAD = 1 << 24
-"""Offsets and ids that are skipped when rounds may be lost: more than those of a WAL file can have used."""
+"""Offsets, ids and tickets skipped when rounds may be lost: more than the rounds of a WAL file can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Sizes. The defaults suit a broker; tests use small ones."""
+    """Sizes of a store. The defaults suit a broker; tests use small ones."""
 
     wal_bytes: int = 64 << 20
-    """Of one WAL file."""
+    """Size of a WAL file."""
     segment_bytes: int = 64 << 20
     memory_bytes: int = 64 << 20
-    """Messages kept in memory before `checkpoint_due` says that they should be written."""
+    """Bytes of messages in memory at which a checkpoint is due."""
     snapshot_bytes: int = 1 << 20
     """Journal entries after which a cursor is written down whole."""
     state_bytes: int = 2048
     """A cursor whose progress takes no more is part of each checkpoint: its journal need not be read."""
     reserve_ahead: int = RESERVE_AHEAD
     reserve_bytes: int = 1 << 20
-    """Of the disk, for a checkpoint that makes room when there is no space left; 0 for none."""
+    """Disk space reserved for a checkpoint on a full disk; 0 for none."""
 
 
 class Store:
@@ -83,10 +83,10 @@ class Store:
         options: Options = Options(),  # noqa: B008  (frozen)
         first_id: int = 1,
     ) -> None:
-        """Opens the directory, recovers what is in it, and has it to itself until `close`.
+        """Open and lock the directory, and recover its contents.
 
-        `clock` gives microseconds, `entropy` random 64-bit numbers; ids of logs begin with `first_id` where
-        the directory is empty.
+        `clock` returns microseconds, `entropy` random 64-bit numbers. In an empty directory, ids of logs
+        begin with `first_id`.
         """
         self._files = files
         self._clock = clock
@@ -94,12 +94,12 @@ class Store:
         self._cache = BlockCache()
         self._logs: dict[int, Log] = {}
         self._cursors: dict[int, dict[str, Cursor]] = {}
-        """By the ids of their logs, then by name."""
+        """Cursors by the ids of their logs, then by name."""
         self._deleted: list[str] = []
         self._pending_bytes = 0
         self._retention_due = False
         self.damage: list[Damage] = []
-        """What was found damaged since the store was opened."""
+        """Damage found since the store was opened."""
         self._spare = Reserve(files, RESERVE, options.reserve_bytes)
         self._opening = threading.Lock()
         self.is_opening = True
@@ -139,23 +139,22 @@ class Store:
 
     @property
     def logs(self) -> Mapping[int, Log]:
-        """The logs of messages, by id."""
+        """Logs of messages by id, without journals."""
         return {id_: log for id_, log in self._logs.items() if not log.spec.parent}
 
     def log(self, id_: int) -> Log:
-        found = self._logs.get(id_)
-        if found is None or found.spec.parent:
+        log = self._logs.get(id_)
+        if log is None or log.spec.parent:
             raise UnknownLog(f"there is no log {id_}")
-        return found
+        return log
 
     def cursors(self, log_id: int) -> Mapping[str, Cursor]:
-        """The cursors of a log, by name."""
         return self._cursors.get(log_id, {})
 
     def create_log(self, *, label: str = "", retention: Retention = Retention()) -> Log:  # noqa: B008
-        """A new, empty log under an id that was never used. Durable when the current ticket is.
+        """Create an empty log with an id that was never used. It is durable when the current ticket is.
 
-        Its first offsets are reserved in the same round: if that is lost, so is the log, and they with it.
+        Its first offsets are reserved in the same round, so a crash loses both or neither.
         """
         with self._wal.lock:
             log = self._create(LogSpec(self._new_id(), label=label, retention=retention))
@@ -174,11 +173,11 @@ class Store:
         label: str = "",
         visible_to: Cursor | None = None,
     ) -> Cursor:
-        """A cursor that begins at `start`: the first message of the log unless said otherwise.
+        """Create a cursor that begins at `start`; without `start`, at the first message of the log.
 
-        What all other cursors have settled may be gone at any moment, so it does not see that, nor what
-        `visible_to` has settled. What its journal says is kept for `audit_us` after nothing needs it any
-        more.
+        The cursor skips messages that all other cursors have settled, because they may be deleted at any
+        moment, and those that `visible_to` has settled. Journal entries are kept for `audit_us` longer than
+        the cursor needs them.
         """
         self._check_alive(log)
         check_name(name)
@@ -209,7 +208,7 @@ class Store:
         return cursor
 
     def set_retention(self, log: Log, retention: Retention) -> int:
-        """Changes how long a log keeps messages, from the next checkpoint on."""
+        """Change how long a log keeps messages, from the next checkpoint on; return the ticket."""
         self._check_alive(log)
         with self._wal.lock:
             log.spec = log.spec._replace(retention=retention)
@@ -217,7 +216,7 @@ class Store:
             return self._change(alter=log.spec)
 
     def delete_log(self, log: Log) -> int:
-        """Deletes a log with its cursors and all that is in them."""
+        """Delete a log with its cursors; return the ticket."""
         self._check_alive(log)
         with self._wal.lock:
             for cursor in list(self._cursors[log.id].values()):
@@ -226,7 +225,7 @@ class Store:
             return self._delete(log)
 
     def delete_cursor(self, cursor: Cursor) -> int:
-        """Deletes a cursor: what only it had not settled is free to go."""
+        """Delete a cursor; return the ticket. Messages that only this cursor kept may be deleted then."""
         if self.cursors(cursor.log.id).get(cursor.name) is not cursor:
             raise UnknownCursor(f"log {cursor.log.id} has no cursor {cursor.name!r} like this one")
         with self._wal.lock:
@@ -237,29 +236,29 @@ class Store:
     # changes
 
     def append(self, log: Log, messages: Sequence[Message]) -> Range:
-        """Appends a batch; returns the offsets [start, stop) it got. Durable when `ticket` is safe."""
+        """Append a batch and return its offsets [start, stop). It is durable when the current ticket is."""
         measured = measure(messages)
         self.prepare(log, len(messages))
         with self._wal.lock:
             return self._append(log, messages, measured, now_us=self._clock())
 
     def transaction(self, *, undoing: bool = False) -> Transaction:
-        """Several changes in one round; `undoing` a part of one that could not be written."""
+        """Return a transaction: several changes in one round. `undoing` allows it while writing fails."""
         return Transaction(self, undoing=undoing)
 
     @property
     def ticket(self) -> int:
-        """What has been changed so far is durable when `safe_ticket` has reached this."""
+        """Ticket of the last change: all changes so far are durable when `safe_ticket` has reached it."""
         return self._wal.ticket_so_far
 
     @property
     def lock(self) -> AbstractContextManager[bool]:
-        """Held while something changes, and while a checkpoint looks at what there is."""
+        """Lock held during a change, and while a checkpoint freezes the state."""
         return self._wal.lock
 
     @property
     def safe_ticket(self) -> int:
-        """Everything changed under this ticket or a lower one is durable."""
+        """Ticket up to which all changes are durable."""
         return self._wal.synced
 
     def now_us(self) -> int:
@@ -268,28 +267,28 @@ class Store:
     # durability
 
     def sync(self) -> int:
-        """Makes everything changed so far durable; returns the ticket up to which it is. Any thread."""
+        """Make all changes so far durable; return the ticket up to which they are. Any thread may call."""
         self._finish_opening()
         return self._wal.sync()
 
     def checkpoint(self) -> None:
-        """Writes what is in memory to the files and frees the WAL. Any thread; one at a time."""
+        """Write a checkpoint and free the WAL. Any thread may call; only one checkpoint runs at a time."""
         self._finish_opening()
         self._checkpoint()
 
     @property
     def unsynced_bytes(self) -> int:
-        """What the next sync has to write."""
+        """Bytes of messages that the next sync writes."""
         return self._wal.collected_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """What the next checkpoint has to write."""
+        """Bytes of messages and entries that the next checkpoint writes."""
         return self._pending_bytes
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether enough is in memory, in the WAL, or to be deleted, that a checkpoint should run."""
+        """Whether a checkpoint should run, because of memory, the WAL or retention."""
         return (
             self._retention_due
             or self._pending_bytes >= self._options.memory_bytes
@@ -297,9 +296,9 @@ class Store:
         )
 
     def retire(self, log: Log) -> None:
-        """Settles what is older, or more, than the log is to keep; what can go then goes soon.
+        """Settle messages over the log's limits of age and bytes; the next checkpoint deletes them.
 
-        What a cursor has leased stays for all of them: it may not be theirs yet.
+        A message that a cursor has leased stays for all cursors: it may not be visible to them yet.
         """
         self._check_alive(log)
         with self._wal.lock:
@@ -317,18 +316,18 @@ class Store:
             self._retention_due |= bool(plan.delete)
 
     def hurry(self) -> None:
-        """A checkpoint should come soon, though there is little to write."""
+        """Make a checkpoint due, even if there is little to write."""
         self._retention_due = True
 
     def flush(self, log: Log) -> None:
-        """Writes what one log has in memory, for readers in other processes. Any thread."""
+        """Write a log's messages in memory to segments, for other processes. Any thread may call."""
         self._check_alive(log)
         self._finish_opening()
         self._checkpointer.flush(log, self.cursors(log.id))
         self._recount()
 
     def close(self) -> None:
-        """Checkpoints, and lets go of the directory. A store that can't write any more is let go as it is."""
+        """Write a checkpoint and release the directory. After a failed sync, only release it."""
         try:
             if not self._wal.stopped:
                 self._finish_opening()
@@ -340,7 +339,7 @@ class Store:
     # for cursors and transactions
 
     def record(self, cursor: Cursor, entry: Entry) -> int:
-        """Appends an entry to a cursor's journal."""
+        """Append an entry to a cursor's journal and return its ticket."""
         message = entry.message()
         size = len(message.body) + len(message.routing_key) + len(message.header)
         journal = cursor.journal
@@ -354,15 +353,16 @@ class Store:
         return ticket
 
     def prepare(self, log: Log, count: int, *, undoing: bool = False) -> None:
-        """Makes sure that so many offsets can be issued; raises when nothing can be appended.
+        """Reserve `count` offsets of a log; raise if nothing can be appended.
 
-        Nobody waits for a reservation. It is in the round of what it is for, or in an earlier one, so that a
-        crash leaves nothing of a log above its reservation. What may have been delivered is below a mark.
+        Nobody waits for a reservation. It is written in the round that needs it or an earlier one, so a crash
+        leaves no message above the reservation. Messages that may have been delivered are below a mark.
         """
         self._check_alive(log)
         if not undoing:
             if self._wal.failed:
-                raise self._wal.failed.with_traceback(None)  # or it would grow with every raise
+                # Without a reset, the traceback would grow with every raise.
+                raise self._wal.failed.with_traceback(None)
             if self._wal.round_bytes > ROUND_BYTES_MAX:
                 self._wal.begin_round()
         if log.next + count > log.reserved - self._options.reserve_ahead // 2:
@@ -372,7 +372,7 @@ class Store:
                 self._change(reserve=[log.id, log.reserved])
 
     def apply(self, transaction: Transaction) -> int:
-        """Applies a checked transaction in one round."""
+        """Apply a checked transaction in one round and return its ticket."""
         with self._wal.lock:
             now_us = self._clock()
             for (log, messages), each in zip(transaction.appends, transaction.measured, strict=True):
@@ -463,9 +463,9 @@ class Store:
             raise UnknownLog(f"log {log.id} has been deleted")
 
     def _checkpoint(self, *, clean: bool = False, opening: bool = False) -> None:
-        """One checkpoint; it takes the place of the round where the WAL has no space for that.
+        """Write one checkpoint. If the WAL has no space for the round, the checkpoint replaces it.
 
-        Once messages have been settled or deleted it needs little space: the reserve is for that.
+        After messages are settled or deleted, a checkpoint needs little space, which the reserve has.
         """
         self._retention_due = False
         superseding = opening or self._wal.failed is not None
@@ -479,7 +479,8 @@ class Store:
                     clean=clean,
                     superseding=superseding,
                 )
-            except StorageFull:  # what it had written is removed again
+            except StorageFull:
+                # The files that the checkpoint wrote are removed again.
                 if self._spare.give_way():
                     continue
                 self._spare.hold()
@@ -531,10 +532,10 @@ class Store:
                     journal.touched = True  # an older version wrote the checkpoint: the next one has a state
 
     def _begin(self, recovered: Recovered) -> None:
-        """Numbering goes on, what was in flight comes back, and checkpoints say so.
+        """Set the next offsets and ids, and return messages in flight.
 
-        It goes on above all that was reserved, and above all that may have been delivered: a message that was
-        neither synced nor delivered has been seen by nobody, so another one may have its offset.
+        After an unclean stop, offsets continue above all reservations and all marks of cursors. A message
+        that was neither synced nor delivered was seen by nobody, so another message may get its offset.
         """
         skipped = LOST_AHEAD if recovered.damaged else 0
         self._next_id = recovered.checkpoint.next_id + skipped
@@ -584,7 +585,7 @@ def _lock(files: Files) -> Lock:
 
 
 def _persistent_parts(batch: Batch) -> Iterator[Batch]:
-    """The parts of a batch that go to the WAL, where not all of it does."""
+    """Yield the runs of persistent messages in a batch."""
     offset = batch.first
     for persistent, group in groupby(message.flags & PERSISTENT for message in batch.messages):
         count = len(list(group))

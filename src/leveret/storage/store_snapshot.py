@@ -1,10 +1,11 @@
-"""A store as it is at one moment, for those who look at all of it and change nothing: the audit.
+"""Store snapshots: all logs and journals of a store at one moment, for the audit to read.
 
-A picture is a directory with the files that a checkpoint names, linked and not copied, and with what the WAL
-says happened since then in segments of its own. So it costs next to nothing, stays whole while the store goes
-on (which unlinks and appends, and never changes what a checkpoint names), and is read like any other.
+A snapshot is a directory with links to the files that a checkpoint names. Records that are only in the WAL
+are written to new segments in the snapshot. So a snapshot takes hardly any space. It stays complete while the
+store runs, because the store appends and unlinks, but never changes what a checkpoint names. Keeping and
+dropping snapshots is left to callers.
 
-The rule: nothing of the store is written, not even when it is damaged.
+The rule: nothing is written to the store, even if it is damaged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WAL_BYTES = 64 << 20
 
 
 class NoHardLinks(StorageError):
-    """A picture of a store that goes on must keep the files that the store lets go of."""
+    """A snapshot of a running store needs hard links, to keep files that the store unlinks."""
 
     hint = "Audit a copy of the directory, with --data."
 
@@ -32,8 +33,8 @@ class NoHardLinks(StorageError):
         super().__init__(f"the file system of {root} has no hard links")
 
 
-class Picture:
-    """`logs` are those of messages and those of journals, by their ids."""
+class StoreSnapshot:
+    """The logs of a snapshot and the files to read them from. `logs` has messages and journals, by id."""
 
     def __init__(self, files: OsFiles, checkpoint: Checkpoint) -> None:
         self.files = files
@@ -44,70 +45,72 @@ class Picture:
                 self._journals.setdefault(image.spec.parent, []).append(image)
 
     def encode(self) -> bytes:
-        """What there is, without the files."""
+        """Return the catalog of the snapshot, without its files, for `decode` in another process."""
         return Checkpoint(logs=self.logs).encode()
 
     @classmethod
-    def decode(cls, files: OsFiles, data: bytes) -> Picture:
+    def decode(cls, files: OsFiles, data: bytes) -> StoreSnapshot:
         return cls(files, Checkpoint.decode(0, data))
 
     def journals(self, log_id: int) -> list[LogImage]:
-        """Of the cursors of a log."""
         return self._journals.get(log_id, [])
 
 
 def view_of(image: LogImage, *, segment: int | None = None) -> LogView:
-    """All of a log, or the segment that begins with this offset."""
+    """Return a view of a log, or of its segment that begins at offset `segment`."""
     segments = [info for info in image.segments if segment is None or info.first == segment]
     stop = max((info.last + 1 for info in segments), default=0)
     return LogView(image.spec.id, image.spec.directory, tuple(segments), stop)
 
 
-def of_running(files: OsFiles, place: OsFiles, report: Report) -> Picture:
-    """Of a store that somebody has open, as of its last checkpoint; `SegmentGone` when it was too slow."""
-    found = read_checkpoints(files, report)
-    if not found:
+def snapshot_running(files: OsFiles, target: OsFiles, report: Report) -> StoreSnapshot:
+    """Take a snapshot of an open store's last checkpoint in `target`; `SegmentGone` if files are gone."""
+    checkpoints = read_checkpoints(files, report)
+    if not checkpoints:
         raise UnknownFormat("checkpoint", None, supported=VERSION)
-    return _linked(files, place, found[0], running=True)
+    return _linked(files, target, checkpoints[0], running=True)
 
 
-def of_left(files: OsFiles, place: OsFiles, report: Report) -> Picture:
-    """Of a store that nobody has open, up to its last durable moment; what is damaged is reported."""
+def snapshot_closed(files: OsFiles, target: OsFiles, report: Report) -> StoreSnapshot:
+    """Take a snapshot of a store that no process has open in `target`, with all that is durable."""
     wal = Wal(files, file_bytes=_WAL_BYTES, clock=lambda: 0, entropy=lambda: 0)
     try:
         recovered = recover(files, wal, report)
     finally:
         wal.close()
-    picture = _linked(files, place, recovered.checkpoint, running=False)
-    for log_id in recovered.pending.keys() & picture.logs.keys():  # some were deleted later
-        _append(place, picture.logs[log_id], recovered.pending[log_id], report)
-    return picture
+    snapshot = _linked(files, target, recovered.checkpoint, running=False)
+    # Pending batches may be of logs that were deleted later.
+    for log_id in recovered.pending.keys() & snapshot.logs.keys():
+        _append(target, snapshot.logs[log_id], recovered.pending[log_id], report)
+    return snapshot
 
 
-def _linked(files: OsFiles, place: OsFiles, checkpoint: Checkpoint, *, running: bool) -> Picture:
+def _linked(files: OsFiles, target: OsFiles, checkpoint: Checkpoint, *, running: bool) -> StoreSnapshot:
+    """Link the files of a checkpoint into `target`."""
     for image in checkpoint.logs.values():
-        place.make_directory(image.spec.directory)
+        target.make_directory(image.spec.directory)
         for path, _ in image.files():
             try:
-                place.link(files, path, or_symbolic=not running)
+                target.link(files, path, or_symbolic=not running)
             except FileNotFoundError:
-                if running:  # the store has gone on meanwhile
+                # A running store may have deleted the file since the checkpoint.
+                if running:
                     raise SegmentGone(path) from None
             except OSError as error:
                 if running and error.errno in NO_HARD_LINK:
                     raise NoHardLinks(files.root) from error
                 raise
-    return Picture(OsFiles(place.root, read_only=True), checkpoint)
+    return StoreSnapshot(OsFiles(target.root, read_only=True), checkpoint)
 
 
-def _append(place: OsFiles, image: LogImage, batches: list[Batch], report: Report) -> None:
-    """What was not in segments yet, in one more."""
+def _append(target: OsFiles, image: LogImage, batches: list[Batch], report: Report) -> None:
+    """Write batches that are in no segment yet to a new segment in `target`."""
     first = SegmentInfo(batches[0].first, edition=_edition(image, batches[0].first))
-    segment = Segment(place, image.spec.directory, first, log_id=image.spec.id, report=report)
+    segment = Segment(target, image.spec.directory, first, log_id=image.spec.id, report=report)
     image.segments.append(segment.extended(batches).info)
     image.next = max(image.next, batches[-1].stop)
 
 
 def _edition(image: LogImage, first: int) -> int:
-    """One that no segment of the same beginning has."""
+    """Return an edition that no segment beginning at `first` has."""
     return 1 + max((info.edition for info in image.segments if info.first == first), default=-1)

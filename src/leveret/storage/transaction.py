@@ -5,7 +5,8 @@
     transaction.settle(cursor, ranges, Outcome.DEAD_LETTERED)
     ticket = transaction.commit()
 
-Everything is checked before anything changes: a commit that raises has changed nothing.
+Applying the changes is left to the store. The rule: everything is checked before anything changes, so a
+commit that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -24,54 +25,49 @@ from leveret.storage.records import Message
 
 
 class Target(Protocol):
-    """What a transaction needs of the store."""
+    """The part of the store that a transaction uses."""
 
     def prepare(self, log: Log, count: int, *, undoing: bool) -> None:
-        """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
+        """Reserve `count` offsets of a log; raise if nothing can be appended."""
 
     def apply(self, transaction: Transaction) -> int:
-        """Applies a checked transaction under the lock; returns its ticket."""
+        """Apply a checked transaction under the lock and return its ticket."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """Collects changes; `commit` applies them. `offsets` are those of the appends, in their order."""
+    """Collects changes until `commit` applies them."""
 
     _store: Target
     appends: list[tuple[Log, Sequence[Message]]] = field(default_factory=list)
     entries: list[tuple[Cursor, Entry]] = field(default_factory=list)
-    """Of what is in flight."""
+    """Changes of messages in flight."""
     drops: list[tuple[Cursor, Entry]] = field(default_factory=list)
-    """Of what waits to be delivered."""
+    """Settlements of ready or delayed messages."""
     holds: list[tuple[Cursor, Entry]] = field(default_factory=list)
-    """Of what waits, too."""
+    """Leases of ready or delayed messages."""
     offsets: list[Range] = field(default_factory=list)
+    """Offsets of the appended messages, one range for each append; filled by `commit`."""
     held: dict[int, tuple[Cursor, bytes]] = field(default_factory=dict)
-    """Appends, by their position, that nobody sees before they are released: the cursor, and who has them."""
+    """Cursor and lease holder of each append that is leased at once, by the append's index."""
     measured: list[tuple[int, bool]] = field(default_factory=list)
-    """Of the appends: see `log.measure`."""
+    """Size, and whether all messages are persistent, of each append: see `log.measure`."""
     undoing: bool = False
-    """It takes back a part of a round that could not be written, and is not refused for the same reason."""
+    """Whether the transaction undoes part of a failed round: then it is allowed although writing fails."""
     _done: bool = False
 
     def append(self, log: Log, messages: Sequence[Message]) -> None:
         self.appends.append((log, messages))
 
     def append_held(self, cursor: Cursor, messages: Sequence[Message], *, who: bytes = b"") -> None:
-        """Appends to the cursor's log what it leases at once: nobody sees it before it is released."""
+        """Append messages to the cursor's log and lease them at once, hidden until their release."""
         self.held[len(self.appends)] = (cursor, who)
         self.append(cursor.log, messages)
 
     def settle(
-        self,
-        cursor: Cursor,
-        ranges: Sequence[Range],
-        outcome: Outcome,
-        *,
-        who: bytes = b"",
-        why: bytes = b"",
+        self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b""
     ) -> None:
-        """What was taken is done with."""
+        """Settle messages in flight."""
         self.entries.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
 
     def give_back(
@@ -83,34 +79,28 @@ class Transaction:
         counted: bool = True,
         why: bytes = b"",
     ) -> None:
-        """What was taken goes back to its place."""
+        """Requeue messages in flight at their place, delayed until `not_before_us`."""
         entry = Entry(Kind.RETURNED, ranges, int(counted), b"", not_before_us, why=why)
         self.entries.append((cursor, entry))
 
     def release(self, cursor: Cursor, ranges: Sequence[Range]) -> None:
-        """What was leased is ready, as if nobody had had it."""
+        """Make leased messages ready again, without counting an attempt."""
         self.entries.append((cursor, Entry(Kind.RELEASED, ranges)))
 
     def drop(
-        self,
-        cursor: Cursor,
-        ranges: Sequence[Range],
-        outcome: Outcome,
-        *,
-        who: bytes = b"",
-        why: bytes = b"",
+        self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b""
     ) -> None:
-        """What nobody has taken is settled: an expired message, say, whose copy goes to the dead letters."""
+        """Settle ready or delayed messages, for example expired ones that are dead-lettered."""
         self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
 
     def hold(self, cursor: Cursor, ranges: Sequence[Range], *, who: bytes = b"") -> None:
-        """What nobody has taken is leased: exactly these."""
+        """Lease these messages, which must be ready or delayed."""
         self.holds.append((cursor, Entry(Kind.LEASED, ranges, who=who)))
 
     def commit(self) -> int:
-        """Applies everything; returns the ticket under which it will be durable."""
+        """Apply the changes and return the ticket under which they become durable."""
         if self._done:
-            raise BadRequest("a transaction is committed twice", hint="Begin a new one.")
+            raise BadRequest("the transaction is already committed", hint="Begin a new one.")
         self._check()
         self._done = True
         return self._store.apply(self)
@@ -119,7 +109,7 @@ class Transaction:
         counts: dict[int, int] = defaultdict(int)
         self.measured = [measure(messages) for _, messages in self.appends]
         if sum(size for size, _ in self.measured) > APPEND_BYTES_MAX:
-            raise BadRequest("a transaction of more than 1 GiB", hint="Commit less at once.")
+            raise BadRequest("a transaction has more than 1 GiB of messages", hint="Commit less at once.")
         for log, messages in self.appends:
             counts[log.id] += len(messages)
             self._store.prepare(log, counts[log.id], undoing=self.undoing)
@@ -137,7 +127,7 @@ class Transaction:
 
 
 def _by_cursor(entries: Sequence[tuple[Cursor, Entry]]) -> Iterable[tuple[Cursor, list[Range]]]:
-    """All ranges that a transaction names for a cursor: each offset may be named once."""
+    """Return the ranges of the entries by cursor: each offset may occur only once in them."""
     ranges: dict[Cursor, list[Range]] = defaultdict(list)
     for cursor, entry in entries:
         ranges[cursor].extend(entry.ranges)

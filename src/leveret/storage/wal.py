@@ -1,18 +1,18 @@
-"""The write-ahead log: what gets synced.
+"""The write-ahead log: commit rounds, written and synced.
 
-Batches for any number of logs are collected into the current round; `sync()` writes the round as one frame
-and makes it durable with one `fdatasync`, whatever the number of logs, and says up to which ticket
-everything is now safe. Where a round has grown too large for one frame, what follows is the next round. It
-may run on another thread than the one that collects. Files are recycled: a file whose rounds are all in a
-checkpoint is written again from its start under a new generation, because syncing a file that is already
-written takes half as long as syncing one that grows. A generation is a random number: nobody who can publish
-a message can make one that looks like a frame. After an unclean stop the old tail is never appended to: a
-start begins a new generation. A file's header tells its size (as its id), so that a file that was cut is
-known. What the batches mean, and when a ticket is in a checkpoint, is left to `store.py`; what a frame looks
-like to `frames.py`.
+Batches of any number of logs are collected into the current round. `sync()`, on any thread, writes the round
+as one frame, makes it durable with one `fdatasync`, and returns the ticket up to which everything is durable.
+A round that is too large for one frame is followed by another. The meaning of batches and tickets is left to
+`store.py`, the format of frames to `frames.py`.
 
-The rule: a failed *write* leaves the round collected, so that the next sync takes it along; a failed *sync*
-poisons the log for good, because nobody can tell any more what is on the disk.
+Files are reused: syncing a file that is already written takes half as long as syncing one that grows. When
+all rounds of a file are in a checkpoint, the file is written again from its start under a new generation. A
+generation is a random number, so that no published message can look like a frame. A start begins a new
+generation too, and never appends to an old file. The header of a file has the file's size as its id, which
+shows whether the file was cut.
+
+The rule: after a failed *write* the round stays collected, and the next sync writes it. A failed *sync*
+poisons the log for good, because the contents of the disk are unknown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FULL_FILES_MAX = 4
 
 @dataclass(slots=True)
 class Round:
-    """What has been collected under one ticket."""
+    """The batches that were collected under one ticket."""
 
     ticket: int
     batches: dict[int, list[Batch]]
@@ -60,7 +60,7 @@ class _WalFile:
 
 
 class Wal:
-    """One per data directory. `lock` guards the current round; hold it while you collect."""
+    """The write-ahead log of a data directory. `lock` guards the current round; hold it to collect."""
 
     def __init__(
         self, files: Files, *, file_bytes: int, clock: Callable[[], int], entropy: Callable[[], int]
@@ -72,7 +72,7 @@ class Wal:
         self._syncing = threading.Lock()
         self._round = Round(1, {})
         self._full: list[Round] = []
-        """Rounds that are closed and wait for the next sync, oldest first. They are rare."""
+        """Closed rounds that wait for the next sync, oldest first. They are rare."""
         self._generation = 0
         self._numbers = 0
         self._current: _WalFile | None = None
@@ -83,11 +83,11 @@ class Wal:
         self._synced_us = 0
         self.lock = threading.RLock()
         self.synced = 0
-        """Everything collected under this ticket or a lower one is durable."""
+        """Ticket up to which everything collected is durable."""
         self.failed: StorageError | None = None
-        """Why the last sync could not write; None when it could. Stays when the log is stopped."""
+        """Error of the last sync; None if it succeeded. Stays set after the log is stopped."""
         self.stopped: StorageError | None = None
-        """Why nothing is collected any more: the log is poisoned, or closed."""
+        """Error for every further call, after the log was poisoned or closed; otherwise None."""
         self.written_bytes = 0
         """Bytes written since the last call of `release`, and bytes of the rounds that were recovered."""
 
@@ -95,12 +95,12 @@ class Wal:
 
     @property
     def ticket(self) -> int:
-        """The ticket of what is collected now: safe when `synced` has reached it."""
+        """Ticket of the current round: its batches are durable when `synced` has reached the ticket."""
         return self._round.ticket
 
     @property
     def ticket_so_far(self) -> int:
-        """Everything collected so far is safe when `synced` has reached this, be it of this round or not."""
+        """Ticket at which everything collected so far is durable."""
         round_ = self._round
         return round_.ticket if round_.batches else round_.ticket - 1
 
@@ -111,11 +111,11 @@ class Wal:
 
     @property
     def collected_bytes(self) -> int:
-        """Bytes of messages that the next sync writes."""
+        """Bytes of messages in all rounds that the next sync writes."""
         return self._round.size + sum(round_.size for round_ in self._full)
 
     def collect(self, log_id: int, batch: Batch) -> int:
-        """Adds a batch to the current round. The lock must be held."""
+        """Add a batch to the current round and return its ticket. The caller must hold the lock."""
         if self.stopped:
             raise self.stopped.with_traceback(None)
         self._round.size += batch.size
@@ -127,14 +127,16 @@ class Wal:
         return self._round.ticket
 
     def begin_round(self) -> None:
-        """Collects into a new round from now on; the next sync writes both. Nothing of a change may be
-        collected yet that must not be torn: a crash may leave the first round and not the second."""
+        """Close the current round and begin the next. The next sync writes both.
+
+        Call it only between changes: after a crash the first round may be there without the second.
+        """
         with self.lock:
             self._full.append(self._round)
             self._round = Round(self._round.ticket + 1, {})
 
     def _take(self) -> list[Round]:
-        """Returns the rounds so far, for the caller to write, and begins the next. The lock must be held."""
+        """Begin the next round and return the rounds before it, to be written. The caller holds the lock."""
         self.begin_round()
         rounds, self._full = self._full, []
         return rounds
@@ -142,9 +144,10 @@ class Wal:
     # syncing
 
     def sync(self) -> int:
-        """Makes everything collected so far durable; returns the ticket up to which it is.
+        """Make everything collected so far durable, and return the ticket up to which it is durable.
 
-        After a failed write a round is written even when nothing was collected: it shows that writing works.
+        After a failed write, a round is written even if nothing was collected, to find out whether writing
+        works again.
         """
         with self._syncing:
             with self.lock:
@@ -175,11 +178,11 @@ class Wal:
 
     @contextmanager
     def superseding(self, freeze: Callable[[], None]) -> Iterator[int]:
-        """Closes the round without writing it, and gives its ticket; the caller's checkpoint holds all of it.
+        """Close the round without writing it, and yield its ticket, for a checkpoint that replaces the round.
 
-        When the block ends the round is durable; when it fails the round is collected as before. For opening:
-        what an earlier process wrote may never have been synced, so nothing may be built on its frames before
-        a checkpoint has replaced them. And for a disk on which there is no space for rounds, but for less.
+        When the block ends, the round counts as durable; when the block raises, the round stays collected.
+        Used when the store opens, because frames of an earlier process may never have been synced, and when
+        the disk has no space for rounds.
         """
         with self._syncing:
             with self.lock:
@@ -195,23 +198,24 @@ class Wal:
             self.synced = ticket
 
     def poison(self, error: StorePoisoned) -> None:
-        """A sync failed, here or elsewhere in the store: nothing is collected or written any more."""
+        """Stop the log after a failed sync here or elsewhere in the store."""
         self.stopped = self.failed = error
 
     def check(self) -> None:
-        """Raises when the log is poisoned or closed."""
+        """Raise if the log is poisoned or closed."""
         if self.stopped:
             raise self.stopped.with_traceback(None)
 
     def _write_all(self, rounds: list[Round]) -> None:
-        """Each is durable before the next is written, because recovery takes a torn frame for the end."""
+        """Write rounds, each durable before the next one: recovery takes a torn frame for the end."""
         for position, round_ in enumerate(rounds):
             try:
                 self._write(round_)
             except StorePoisoned:
                 raise
             except Exception:
-                self._put_back(rounds[position:])  # whatever it is: what was collected must not get lost
+                # After any error the collected batches must not get lost.
+                self._put_back(rounds[position:])
                 raise
 
     def _write(self, round_: Round) -> None:
@@ -227,7 +231,7 @@ class Wal:
         self.synced = round_.ticket
 
     def _append(self, round_: Round) -> File:
-        """Writes the frame; only when that succeeded does the position move."""
+        """Write the frame of a round. The position moves only if that succeeds."""
         frame = self._encode(round_)
         if self._current is None or self._position + len(frame) > self._current.size:
             self._switch(len(frame))
@@ -250,7 +254,7 @@ class Wal:
         )
 
     def _put_back(self, rounds: list[Round]) -> None:
-        """They stay collected: the next sync writes the last of them together with what has come since."""
+        """Collect rounds again, the last of them together with the current round."""
         if not rounds:
             return
         *full, last = rounds
@@ -277,7 +281,7 @@ class Wal:
     # files
 
     def _switch(self, frame_bytes: int) -> None:
-        """Goes on in a free file, or in a new one, under a new generation."""
+        """Continue in a free or new file, under a new generation."""
         needed = SECTOR_BYTES + frame_bytes
         free = [each for each in self._free_files if each.size >= needed]
         target = free[0] if free else self._create(max(needed, self._file_bytes))
@@ -300,9 +304,9 @@ class Wal:
         self._position = SECTOR_BYTES
 
     def _create(self, size: int) -> _WalFile:
-        """A new file with its space reserved, so that writing to it later can't fail for lack of space.
+        """Create a file with reserved space, so that later writes can't fail for lack of space.
 
-        It gets its name when it has its size: a shorter file has been cut.
+        The file gets its name after its size. So a file that is shorter than its header says has been cut.
         """
         self._numbers += 1
         path = f"{DIRECTORY}/{self._numbers:08d}"
@@ -318,7 +322,8 @@ class Wal:
             self.poison(poisoned)
             raise
         except OSError:
-            with suppress(OSError):  # a draft that stays is removed at the next start
+            # A draft that stays is removed at the next start.
+            with suppress(OSError):
                 self._files.unlink(draft)
             raise
         return _WalFile(path, size)
@@ -357,9 +362,9 @@ class Wal:
     # recovery
 
     def recover(self, report: Callable[[Damage], None], *, after: int) -> list[Frame]:
-        """The frames of an earlier process with tickets above `after`, oldest first.
+        """Return the frames of an earlier process with tickets above `after`, oldest first.
 
-        Frames that are damaged are among them. Their files stay untouched until they are released.
+        Damaged frames are included. Their files stay untouched until they are released.
         """
         found: list[Frame] = []
         for name in self._files.names(DIRECTORY):

@@ -1,16 +1,16 @@
-"""Words that the broker writes into its store, and that the audit knows things by.
+"""Names that the broker writes into its store and that the audit looks for.
 
-To the store itself they mean nothing: names of cursors, labels of logs, and who and why of a journal's
-entries are texts like any other.
+They are names of cursors, labels of logs, and values of `who` in journal entries. The store itself gives
+them no meaning.
 """
 
 from typing import Final
 
 OWN_CURSOR: Final = "queue"
-"""The cursor that a queue or a stream has itself; others are those of groups."""
+"""Name of the cursor of a queue or stream itself. Other cursors belong to groups."""
 RETURNED: Final = "returned"
-"""The log of what went back to publishers says so in its label, with the name of a virtual host."""
+"""Key in the label of a virtual host's log of returned messages; its value is the virtual host's name."""
 STAGE: Final = "stage "
-"""How the names of those begin who only hide what they have published, until they commit: nobody gets it."""
+"""Prefix of `who` in leases of a staged batch's messages, which hide them until the batch commits."""
 ABORTED: Final = "stage"
-"""Who drops what was hidden and never shown."""
+"""Value of `who` when messages of a staged batch are dropped without a commit."""

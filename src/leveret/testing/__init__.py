@@ -1,1 +1,1 @@
-"""The test kit that ships with Leveret. Import its modules one by one; `disk` is a disk that loses power."""
+"""The test kit that ships with Leveret. Import its modules directly, such as `leveret.testing.broker`."""

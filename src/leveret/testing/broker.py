@@ -1,14 +1,14 @@
-"""A real broker in the process, for tests: on a free port, in memory or on a directory, in milliseconds.
+"""A real broker in the test's process: on a free port, in memory or on a directory, started in milliseconds.
 
-    with Broker() as broker:                       # in a thread of its own
+    with Broker() as broker:                       # in its own thread
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
         ...
         broker.wait_until_depth("orders", 3)
 
     async with Broker() as broker: ...             # in the running loop
 
-It is the server that `leveret serve` runs, with the same store, so what a test sees is what production does.
-With a `VirtualClock` time passes when the test says so; `crash` and `restart` show what survives.
+It is the server and the store of `leveret serve`, so tests see the behaviour of production. With a
+`VirtualClock` the test moves the time; `crash` and `restart` show what survives.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from leveret.testing.faults import Faults, FaultySocket
 T = TypeVar("T")
 
 WAIT_S = 60.0
-"""The bound on every wait. What works takes milliseconds; a busy machine must not fail a test."""
+"""Timeout of every wait: far more than needed, so that a busy machine does not fail a test."""
 _GOODBYE_S = 0.2
-"""Clients in tests often do not look at their sockets any more when the broker stops."""
+"""Time in which clients must leave: clients in tests often do not read their sockets any more."""
 _SMALL = Options(wal_bytes=4 << 20, segment_bytes=4 << 20, memory_bytes=16 << 20, reserve_bytes=64 << 10)
 
 
 class Broker:
-    """`with Broker() as broker:` or `async with Broker() as broker:`; `broker.url` is where it listens."""
+    """A broker for tests: `with Broker() as broker:` or `async with`; clients connect to `broker.url`."""
 
     def __init__(
         self,
@@ -57,16 +57,15 @@ class Broker:
         flight: bool | FlightSettings = False,
         goodbye_s: float = _GOODBYE_S,
     ) -> None:
-        """In memory unless a directory is given; on the machine's clock unless a virtual one is. With
-        `flight`, which needs a directory, Spark can read and write it. `goodbye_s` is how long `stop` waits
-        for clients to leave."""
+        """By default the broker is in memory and uses the machine's clock. `flight` needs a directory, and
+        lets Spark read and write. `goodbye_s` is how long `stop` waits for clients to leave."""
         self.clock = clock
         self.disk = None if directory is not None else SimulatedDisk()
-        """What an in-memory broker writes to: it can crash, fill up and fail."""
+        """The disk of an in-memory broker, which can crash, fill up and fail."""
         self.directory = None if directory is None else Path(directory)
-        """Where the data is, unless it is in memory."""
+        """The data directory; None for a broker in memory."""
         self.definitions = MemoryDefinitions()
-        """What an in-memory broker knows of queues, exchanges and users when it starts again."""
+        """Queues, exchanges and users of an in-memory broker, kept over restarts."""
         self._limits = limits
         self._options = options
         self._port = port
@@ -101,7 +100,7 @@ class Broker:
         await self.server.stop()
 
     def start(self) -> None:
-        """Runs it in a thread; returns when it listens."""
+        """Run the broker in a thread; return when it listens."""
         started = threading.Event()
         failure: list[BaseException] = []
 
@@ -123,34 +122,32 @@ class Broker:
             raise failure[0]
 
     def stop(self) -> None:
-        """Stops it as SIGTERM would."""
+        """Stop the broker as SIGTERM does."""
         if self._thread is not None:
-            if self.clock is not None:
-                self.clock.ignore(self._tick)
-            if not self.server.ended.is_set():
-                self.run(self.server.stop())
-            self._thread.join(WAIT_S)
-            self._thread = None
+            self._end(self._thread, self.server.stop)
 
     def restart(self) -> None:
-        """Stops it gracefully and starts it again, on the same port."""
+        """Stop the broker gracefully, and start it again on its port."""
         self._port = self.port
         self.stop()
         self.start()
 
     def crash(self, power_loss: Random | None = None) -> None:
-        """Ends it as `kill -9` would, or a power loss with this randomness; `start` shows what survived."""
-        assert self.disk is not None, "crashes are for a broker in memory"
-        assert self._thread is not None, "the broker runs in a thread of its own"
+        """End the broker as `kill -9` does, or as a power loss with this randomness; then call `start`."""
+        assert self.disk is not None, "only a broker in memory can crash"
+        assert self._thread is not None, "only a broker in its own thread can crash"
         self._port = self.port
+        self._end(self._thread, self.server.abandon)
+        self.definitions.close()
+        self.disk = self.disk.restart() if power_loss is None else self.disk.crash(power_loss)
+
+    def _end(self, thread: threading.Thread, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self.clock is not None:
             self.clock.ignore(self._tick)
         if not self.server.ended.is_set():
-            self.run(self.server.abandon())
-        self._thread.join(WAIT_S)
+            self.run(end())
+        thread.join(WAIT_S)
         self._thread = None
-        self.definitions.close()
-        self.disk = self.disk.restart() if power_loss is None else self.disk.crash(power_loss)
 
     async def _start(self) -> None:
         files: Files
@@ -189,11 +186,11 @@ class Broker:
                 self.server.turns.tick()
                 self.server.turns.loop.call_soon(done.set)
 
-            # What clients have sent before is read first, in a pass of the loop of its own.
+            # Bytes that clients have sent before are read first, in an earlier pass of the event loop.
             self._loop.call_soon_threadsafe(self._loop.call_soon, tick)
             done.wait(WAIT_S)
 
-    # where it is
+    # addresses
 
     @property
     def server(self) -> Server:
@@ -206,114 +203,106 @@ class Broker:
 
     @property
     def endpoint(self) -> FlightEndpoint | None:
-        """The process that serves Arrow Flight, if there is one."""
+        """The endpoint for Arrow Flight; None without `flight`."""
         return self.server.endpoint
 
     @property
     def url(self) -> str:
         return self.server.url
 
-    # what it lacks
+    # alarms
 
     def set_alarm(self, what: str, *, on: bool) -> None:
-        """As if it were short of `memory` or `disk`, or no longer: publishers are told, and held back."""
+        """Set or clear the alarm for `memory` or `disk`, which holds publishers back."""
 
-        def set_it() -> None:
+        def change() -> None:
             self.server.turns.begin()
             self.server.broker.set_alarm(what, on=on, source="test")
 
-        self.call(set_it)
+        self.call(change)
 
-    # what it holds
+    # queues
 
     def depth(self, queue: str, vhost: str = "/") -> int:
-        """How many messages of a queue are ready."""
+        """Return the number of ready messages of a queue."""
         return self.call(lambda: self._queue(queue, vhost).ready)
 
     def unacked(self, queue: str, vhost: str = "/") -> int:
-        """How many messages of a queue are with consumers."""
+        """Return the number of unacked messages of a queue."""
         return self.call(lambda: self._queue(queue, vhost).unacked)
 
     def consumers(self, queue: str, vhost: str = "/") -> int:
-        """Return how many consumers a queue has."""
+        """Return the number of consumers of a queue."""
         return self.call(lambda: self._queue(queue, vhost).consumer_count)
 
     def wait_until_depth(
         self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
     ) -> None:
-        self.wait_until(
-            lambda: self._holds(queue, vhost, lambda found: found.ready == count),
-            f"queue '{queue}' has {count} messages ready",
-            timeout_s=timeout_s,
-        )
+        self._wait_for_count("ready", queue, count, vhost=vhost, timeout_s=timeout_s)
 
     def wait_until_unacked(
         self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
     ) -> None:
-        self.wait_until(
-            lambda: self._holds(queue, vhost, lambda found: found.unacked == count),
-            f"queue '{queue}' has {count} messages unacked",
-            timeout_s=timeout_s,
-        )
+        self._wait_for_count("unacked", queue, count, vhost=vhost, timeout_s=timeout_s)
+
+    def _wait_for_count(self, state: str, name: str, count: int, *, vhost: str, timeout_s: float) -> None:
+        def reached() -> bool:
+            queue = self.server.broker.vhosts[vhost].queues.get(name)
+            return queue is not None and getattr(queue, state) == count
+
+        self.wait_until(reached, f"queue '{name}' has {count} {state} messages", timeout_s=timeout_s)
 
     def wait_until(self, holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
-        """Waits until something holds; it is looked at when the broker has done something, without sleeps.
+        """Wait until a condition holds. It is checked after each turn of the broker, without sleeps.
 
-        For a broker in a thread; one in the running loop is waited for with `await broker.until(...)`.
+        For a broker in a thread; with a broker in the running event loop use `await broker.until(...)`.
         """
         if self._thread is None:
-            raise RuntimeError(
-                "the broker runs in this loop, which must not be blocked: await broker.until(...)"
-            )
+            raise RuntimeError("wait_until blocks the event loop of this broker: use await broker.until(...)")
         happened = threading.Event()
         turns = self.server.turns
 
-        def look() -> None:
+        def check() -> None:
             if not happened.is_set() and holds():
                 happened.set()
 
         def begin() -> None:
-            look()
-            turns.watchers.append(look)
+            check()
+            turns.watchers.append(check)
 
         self.call(begin)
-        came = happened.wait(timeout_s)
-        self.call(lambda: turns.watchers.remove(look))
-        if not came:
-            raise TimeoutError(f"after {timeout_s} s it is not so that {what}")
+        has_happened = happened.wait(timeout_s)
+        self.call(lambda: turns.watchers.remove(check))
+        if not has_happened:
+            raise TimeoutError(f"timed out after {timeout_s:g} s waiting until {what}")
 
     async def until(self, holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
-        """`wait_until` for a broker in the running loop: `await broker.until(lambda: ..., "it is done")`."""
+        """Wait as `wait_until` does, for a broker in the running event loop: `await broker.until(...)`."""
         turns = self.server.turns
         happened = asyncio.Event()
 
-        def look() -> None:
+        def check() -> None:
             if holds():
                 happened.set()
 
-        look()
-        turns.watchers.append(look)
+        check()
+        turns.watchers.append(check)
         try:
             await asyncio.wait_for(happened.wait(), timeout_s)
         except TimeoutError:
-            raise TimeoutError(f"after {timeout_s} s it is not so that {what}") from None
+            raise TimeoutError(f"timed out after {timeout_s:g} s waiting until {what}") from None
         finally:
-            turns.watchers.remove(look)
+            turns.watchers.remove(check)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Runs something on the broker's thread, where its state may be looked at."""
+        """Call a function on the broker's thread, where it may use the broker's state."""
         if self._thread is None or threading.current_thread() is self._thread:
             return function()
         return self.run(_run(function))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the broker's loop, from another thread."""
+        """Run a coroutine on the broker's event loop, from another thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
-
-    def _holds(self, name: str, vhost: str, holds: Callable[[Destination], bool]) -> bool:
-        """False for a queue that does not exist yet."""
-        found = self.server.broker.vhosts[vhost].queues.get(name)
-        return found is not None and holds(found)
 
     def _queue(self, name: str, vhost: str) -> Destination:
         return self.server.broker.vhosts[vhost].queue(name)

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved: TTLs, delays and deadlines without waiting."""
+"""A clock that a test moves, to test TTLs, delays and deadlines without waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ START_US = 1_700_000_000_000_000
 
 
 class VirtualClock:
-    """`clock.advance(30)`: half a minute has passed, and everything due by then has happened."""
+    """A clock that stands still until `clock.advance(30)` moves it by 30 seconds."""
 
     def __init__(self, start_us: int = START_US) -> None:
         self._now_us = start_us
@@ -18,7 +18,7 @@ class VirtualClock:
         return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Moves the time, and waits until whoever listens has done what became due."""
+        """Move the time, and wait until listeners have done what became due."""
         self._now_us += round(seconds * 1_000_000)
         for listener in list(self._listeners):
             listener()

@@ -1,4 +1,4 @@
-"""Definitions that are kept in memory for as long as the object lives: over restarts of a broker."""
+"""A store of definitions in memory, which survives restarts of a broker in a test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -18,13 +19,13 @@ from leveret.broker.definitions import (
 from leveret.broker.queues.erlang_terms import identity
 from leveret.storage.errors import StorageError, StorageFull
 
-_ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)
+_ORDER = (VhostRow, UserRow, PermissionRow, ParameterRow, ExchangeRow, QueueRow, BindingRow)
 
 
 class MemoryDefinitions:
-    """In place of `leveret.server.definitions.Definitions`; every change is committed at once.
+    """Replaces `leveret.server.definitions.Definitions`, and commits every change at once.
 
-    After `fill`, nothing is: changes wait, and are refused as on a full disk, until `heal`.
+    After `fill`, changes wait and are refused as on a full disk, until `heal`.
     """
 
     def __init__(self) -> None:
@@ -55,11 +56,11 @@ class MemoryDefinitions:
             committed(self._number)
 
     def fill(self) -> None:
-        """From now on nothing can be written."""
+        """Refuse all changes from now on."""
         self._full = StorageFull("definitions.db", OSError(errno.ENOSPC, "No space left on device"))
 
     def heal(self) -> None:
-        """Removals that wait are written, and changes are taken again."""
+        """Commit waiting removals, and accept changes again."""
         self._full = None
         waiting, self._waiting = self._waiting, []
         for number, changes in waiting:
@@ -69,7 +70,7 @@ class MemoryDefinitions:
 
     def withdraw(self) -> list[int]:
         withdrawn = [number for number, changes in self._waiting if not changes[0].removed]
-        self._waiting = [each for each in self._waiting if each[0] not in withdrawn]
+        self._waiting = [change for change in self._waiting if change[0] not in withdrawn]
         return withdrawn
 
     def put(self, number: int, changes: Sequence[Change]) -> None:
@@ -97,4 +98,8 @@ def _key(row: Row) -> object:
     if isinstance(row, BindingRow):
         arguments = identity(row.arguments)
         return BindingRow, row.vhost, row.source, row.to_queue, row.destination, row.routing_key, arguments
-    return type(row), row.key
+    if isinstance(row, PermissionRow):
+        return PermissionRow, row.vhost, row.user
+    if isinstance(row, ParameterRow):
+        return ParameterRow, row.component, row.vhost, row.name
+    return type(row), "" if isinstance(row, VhostRow | UserRow) else row.vhost, row.name

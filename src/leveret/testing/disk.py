@@ -1,19 +1,19 @@
-"""A disk in memory that loses power: `Files` for tests of recovery.
+"""A disk in memory that can lose power: an implementation of `Files` for tests of recovery.
 
-`SimulatedDisk` keeps what was synced apart from what was only written. `crash` makes from it one of the disks
-that a power loss could leave: all that was synced, any version that an unsynced 512-byte sector went through,
-any size the file went through, any of the unsynced changes of directories. `restart` makes what a killed
-process leaves: everything, still unsynced. What the states of a file or directory are is left to `inode`;
-here are the locks, and the hook that lets a test fail or cut short any operation.
+`SimulatedDisk` separates synced from written data. `crash` returns one of the disks that a power loss could
+leave: with all synced data, any earlier version of an unsynced 512-byte sector, any earlier size of a file,
+and any of the unsynced changes of directories. `restart` returns the disk that a killed process leaves: with
+all data, still unsynced. States of files and directories are left to `inode`; this module has locks, and the
+hook with which a test fails or cuts short operations.
 
-Nothing here is random by itself: the same calls with the same `Random` give the same disk. Like the system,
-a disk may be used from several threads; a sync covers what was written before it was *called*.
+The result depends only on the calls and the `Random`. Several threads may use a disk; a sync covers data
+written before the sync was *called*.
 
 >>> disk = SimulatedDisk()
 >>> with disk.open("wal", create=True) as file:
 ...     file.write(b"hello", 0)
 ...     file.sync()
->>> disk.crash(Random(1)).paths()  # or ["wal"]: the directory was not synced
+>>> disk.crash(Random(1)).paths()  # may also be ["wal"]: the directory was not synced
 []
 """
 
@@ -40,7 +40,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is about to happen. `size` is that of the data to write, or of the file after resizing."""
+    """An operation about to happen. `size` is that of the data to write, or of the file after resizing."""
 
     kind: Kind
     path: str
@@ -48,20 +48,20 @@ class Operation:
 
 
 class PowerCut(BaseException):
-    """The machine is off. No Exception, so that no handler in the code under test can carry on."""
+    """The power is cut. A BaseException, so that no handler in the tested code catches it."""
 
 
 class TornWrite(OSError):
-    """Raised by a hook: fail the write or allocate with this error after a part of it was done."""
+    """Raised by a hook to fail a write or allocate with this error after a part of it was done."""
 
 
 class DiskGone(Exception):
-    """The test uses a disk that `crash` or `restart` has replaced."""
+    """A disk was used that `crash` or `restart` has replaced."""
 
 
 @dataclass(slots=True)
 class CutAt:
-    """A hook that cuts the power before the `n`-th operation from now on (1 is the next), and keeps it cut.
+    """A hook that cuts the power before the `n`-th operation from now on (1 is the next), and all later ones.
 
     >>> disk.before = CutAt(3)
     """
@@ -77,7 +77,7 @@ class CutAt:
 
 @dataclass(slots=True)
 class FailAt:
-    """A hook that fails the `n`-th operation of these kinds (1 is the next), and the following `times` - 1.
+    """A hook that fails `times` operations of these kinds, from the `n`-th on (1 is the next).
 
     With `torn` a random part of a write or allocate is done before it fails; otherwise nothing is.
 
@@ -102,7 +102,7 @@ class FailAt:
 
 
 class SimulatedFile:
-    """Made by `SimulatedDisk.open`. Closing is allowed on a disk that is gone; all else is not."""
+    """A file of a `SimulatedDisk`. After a crash it can only be closed."""
 
     __slots__ = ("_closed", "_disk", "_inode", "path")
 
@@ -190,10 +190,10 @@ class SimulatedLock:
 
 
 class SimulatedDisk:
-    """`Files` in memory, and what a crash leaves of them.
+    """`Files` in memory that can crash.
 
-    `operations` counts what has changed or synced something, failed attempts included. `before` is called
-    ahead of each of them, in the thread that does it, and may raise to fail it.
+    `operations` counts operations that change or sync something, including failed ones. `before` is called
+    before each of them, in its thread, and may raise an error to fail it.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -206,7 +206,7 @@ class SimulatedDisk:
         self._gone = False
         self._mutex = Mutex()
 
-    # The contract of Files
+    # Files
 
     def open(self, path: str, *, create: bool = False) -> File:
         directory, name = self._parent(path)
@@ -251,7 +251,8 @@ class SimulatedDisk:
 
     def unlink(self, path: str) -> None:
         if self._live().find(path) is not None:
-            self._live().find_file(path)  # or an error
+            # Raises if the path is a directory.
+            self._live().find_file(path)
             directory, name = self._parent(path)
             self._change(directory, {name: None}, "unlink", path=path)
 
@@ -290,10 +291,10 @@ class SimulatedDisk:
             self._locks.add(path)
         return SimulatedLock(self._locks, path)
 
-    # What tests do to a disk
+    # for tests
 
     def crash(self, random: Random) -> SimulatedDisk:
-        """A disk that a power loss may leave. This one can't be used any more; branch with `copy` before."""
+        """Return a disk that a power loss may leave. This disk can't be used any more; `copy` it before."""
         disk = SimulatedDisk(seed=self._seed)
         with self._mutex:
             disk._root = self._live().crashed(random)
@@ -301,14 +302,14 @@ class SimulatedDisk:
         return disk
 
     def restart(self) -> SimulatedDisk:
-        """The disk as the next process finds it when this one was killed. This one can't be used any more."""
+        """Return the disk that a killed process leaves. This disk can't be used any more."""
         disk = self.copy()
         disk.operations = 0
         self._gone = True
         return disk
 
     def copy(self) -> SimulatedDisk:
-        """A disk with the same past and a future of its own; without hook, locks and open files."""
+        """Return an independent copy, without hook, locks and open files."""
         disk = SimulatedDisk(seed=self._seed)
         disk.operations = self.operations
         with self._mutex:
@@ -317,11 +318,11 @@ class SimulatedDisk:
         return disk
 
     def flip(self, path: str, position: int, mask: int) -> None:
-        """Damage a byte, on the disk and in every unsynced version."""
+        """Damage a byte, in the synced and in all unsynced versions."""
         self._live().find_file(path).flip(position, mask)
 
     def cut(self, path: str, size: int) -> None:
-        """Lose the end of a file, on the disk and in every unsynced version."""
+        """Cut a file, in the synced and in all unsynced versions."""
         self._live().find_file(path).cut(size)
 
     def paths(self) -> list[str]:
@@ -331,11 +332,11 @@ class SimulatedDisk:
     def read_bytes(self, path: str) -> bytes:
         return bytes(self._live().find_file(path).data)
 
-    # For SimulatedFile and the methods above
+    # for SimulatedFile and the methods above
 
     def _live(self) -> DirectoryInode:
         if self._gone:
-            raise DiskGone("this disk has crashed or was restarted; use the one that came of it")
+            raise DiskGone("this disk has crashed or was restarted: use the one that was returned")
         return self._root
 
     def _announce(self, kind: Kind, path: str, *, size: int = 0) -> None:
@@ -370,7 +371,7 @@ class SimulatedDisk:
             inode.sync(until)
 
     def _torn(self, size: int) -> int:
-        """How many bytes of a failing operation are done: not all of them."""
+        """Return how many bytes of a failing operation are done: fewer than all."""
         return Random(f"{self._seed} {self.operations}").randrange(size) if size > 0 else 0
 
     def _parent(self, path: str) -> tuple[DirectoryInode, str]:

@@ -1,4 +1,4 @@
-"""Faults on demand: what goes wrong in production, when the test wants it.
+"""Faults on demand: tests cause what goes wrong in production.
 
     broker.faults.drop_connection_at_ack(3)    # the network breaks as the third ack arrives
     broker.faults.withhold_confirms(2)         # two confirms never reach their publisher
@@ -6,8 +6,8 @@
     broker.faults.duplicate_delivery("orders") # the next message of the queue comes twice
     broker.faults.slow_disk(0.2), .full_disk(), .heal_disk()
 
-Each happens once (or as often as asked) and is then over. Connections are spoiled at their sockets, the disk
-at its operations; the broker itself does what it always does.
+Each fault of a connection happens once, or `n` times. Faults change bytes at sockets and operations of the
+disk; the broker itself is unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACK_IDS, _NACK_IDS = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78"
 
 
 class FaultyBroker(Protocol):
-    """A broker of the test kit, as far as its faults need it."""
+    """What faults need of the test kit's broker."""
 
     disk: SimulatedDisk | None
 
@@ -49,7 +49,7 @@ class FaultyBroker(Protocol):
 
 
 class Faults:
-    """Reached as `broker.faults`."""
+    """Faults of a broker: `broker.faults`."""
 
     def __init__(self, broker: FaultyBroker) -> None:
         self._broker = broker
@@ -59,19 +59,19 @@ class Faults:
         self._duplicates: dict[Queue, int] = {}
 
     def drop_connection_at_ack(self, n: int = 1) -> None:
-        """The connection that sends the n-th ack from now on is dropped, before that ack takes effect."""
+        """Drop the connection that sends the n-th ack from now on, before that ack takes effect."""
         self.acks_until_drop = n
 
     def withhold_confirms(self, n: int = 1) -> None:
-        """The next n confirm frames are not sent."""
+        """Do not send the next n confirm frames."""
         self.confirms_to_withhold = n
 
     def nack_confirms(self, n: int = 1) -> None:
-        """The next n acks to publishers are sent as nacks (what they are about is stored all the same)."""
+        """Send the next n confirms as nacks; their messages are stored nevertheless."""
         self.confirms_to_nack = n
 
     def duplicate_delivery(self, queue: str, n: int = 1, *, vhost: str = "/") -> None:
-        """The next n messages that are delivered from the queue are in it once more, at its end."""
+        """Append a copy of each of the next n messages that the queue delivers."""
         self._broker.call(lambda: self._duplicate(self._broker.server.broker.vhosts[vhost], queue, n))
 
     def _duplicate(self, vhost: VirtualHost, name: str, n: int) -> None:
@@ -84,10 +84,10 @@ class Faults:
 
         def take(count: int, *, who: bytes, unbegun: bool = False) -> tuple[int, list[Record]]:
             taken, records = original(count, who=who, unbegun=unbegun)
-            copied = records[: self._duplicates[queue]]
-            self._duplicates[queue] -= len(copied)
-            if copied:
-                queue.append([Message(*record[2:]) for record in copied])
+            copies = records[: self._duplicates[queue]]
+            self._duplicates[queue] -= len(copies)
+            if copies:
+                queue.append([Message(*record[2:]) for record in copies])
             if not self._duplicates[queue]:
                 del self._duplicates[queue], queue.deliverer.take
             return taken, records
@@ -97,43 +97,40 @@ class Faults:
     # the disk of an in-memory broker
 
     def slow_disk(self, sync_s: float) -> None:
-        """Every sync takes so much longer."""
+        """Make every sync take `sync_s` longer."""
 
         def before(operation: Operation) -> None:
             if operation.kind == "sync":
                 time.sleep(sync_s)
 
-        self._spoil(before)
+        self._set_hook(before)
 
     def full_disk(self) -> None:
-        """Nothing can be written any more."""
-
-        def before(operation: Operation) -> None:
-            if operation.kind in ("write", "allocate", "create", "truncate"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), operation.path)
-
-        self._spoil(before)
+        """Fail all writes, as on a full disk."""
+        self._fail(errno.ENOSPC, "write", "allocate", "create", "truncate")
 
     def failing_sync(self) -> None:
-        """Syncs fail: a broker can't go on after that."""
+        """Fail all syncs. A broker ends after the first one."""
+        self._fail(errno.EIO, "sync")
 
+    def _fail(self, error: int, *kinds: str) -> None:
         def before(operation: Operation) -> None:
-            if operation.kind == "sync":
-                raise OSError(errno.EIO, os.strerror(errno.EIO), operation.path)
+            if operation.kind in kinds:
+                raise OSError(error, os.strerror(error), operation.path)
 
-        self._spoil(before)
+        self._set_hook(before)
 
     def heal_disk(self) -> None:
-        self._spoil(None)
+        self._set_hook(None)
 
-    def _spoil(self, before: object) -> None:
+    def _set_hook(self, before: Callable[[Operation], None] | None) -> None:
         disk = self._broker.disk
-        assert disk is not None, "faults of the disk are for a broker in memory"
-        disk.before = before  # type: ignore[assignment]
+        assert disk is not None, "faults of the disk need a broker in memory"
+        disk.before = before
 
 
 class FaultySocket(AmqpSocket):
-    """A socket that asks `Faults` before it lets something through."""
+    """A socket that applies the faults of connections."""
 
     def __init__(self, turns: Turns, faults: Faults) -> None:
         super().__init__(turns)
@@ -161,10 +158,10 @@ class FaultySocket(AmqpSocket):
     def write_out(self) -> None:
         faults = self._faults
         if faults.confirms_to_withhold or faults.confirms_to_nack:
-            self.connection.out[:] = [piece for each in self.connection.out if (piece := self._spoilt(each))]
+            self.connection.out[:] = [*filter(None, map(self._falsified, self.connection.out))]
         super().write_out()
 
-    def _spoilt(self, piece: bytes) -> bytes:
+    def _falsified(self, piece: bytes) -> bytes:
         if len(piece) != _CONFIRM_BYTES or piece[7:11] != _ACK_IDS:
             return piece
         if self._faults.confirms_to_withhold:

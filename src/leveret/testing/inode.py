@@ -1,15 +1,15 @@
-"""What a simulated disk holds: files and directories that know what a power loss may leave of them.
+"""Files and directories of a simulated disk, with the states in which a power loss may leave them.
 
-Every change carries its time, a number that only grows. A *history* is a list of (time, value) whose last
-entry is the present; a power loss picks one entry, or what was durable before them. A sync forgets the
-entries up to the one it makes durable. Which ones are picked is left to `Fate`; hooks and locks to `disk`.
+Every change has a time, a number that only grows. A *history* is a list of (time, value), with the present
+state last. A power loss picks one entry, or the durable state before them. A sync removes the entries up to
+the one that it makes durable. `Fate` picks the entries; hooks and locks are left to `disk`.
 
-    file        size      one history, its first entry durable
-                data      per 512-byte sector touched since its last sync, a history on top of `durable`
-    directory   changes   per create, rename, unlink, rmdir: happened or not, in order if they share a name
+    file        size      one history, whose first entry is durable
+                data      a history on top of `durable` for each 512-byte sector changed since its last sync
+    directory   changes   each create, rename, unlink, rmdir happened or not, in order if they share a name
 
-A failed sync is remembered by its time: what was dirty then counts as clean, as on Linux, and a later sync
-makes it durable only where it was changed again.
+After a failed sync, unsynced data counts as clean, as on Linux: a later sync makes it durable only where it
+was changed again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ History = list[tuple[int, Value]]
 class Fate:
     """Decides what a power loss leaves of one file or directory.
 
-    Independent choices alone would hardly ever leave all or nothing of many sectors, nor what a disk leaves
-    that writes in order. So it is one of four, equally likely: nothing, everything, everything up to a
-    moment, or each change by itself.
+    Independent choices would hardly ever keep all or none of many sectors, or the changes in order. So the
+    result is one of four, equally likely: nothing, everything, everything up to a moment, or each change by
+    itself.
     """
 
     __slots__ = ("_random", "_until")
@@ -57,9 +57,9 @@ class Fate:
 
 
 class FileInode:
-    """`data` is what a reader sees; `durable` is what sectors hold, whatever the size of the file.
+    """A file: `data` is what readers see; `durable` is the synced content of its sectors.
 
-    Copies share all of it until one of them changes: a disk with eight files of 64 KiB is copied in 10 µs.
+    Copies share their content until one changes: a disk with eight files of 64 KiB is copied in 10 µs.
     """
 
     __slots__ = ("data", "durable", "failed", "shared", "sizes", "versions")
@@ -97,7 +97,7 @@ class FileInode:
             self._remember(size, before, time=time)
 
     def sync(self, until: int) -> None:
-        """Make durable what happened up to then, but for what a failed sync has marked clean."""
+        """Make changes up to `until` durable, except those that a failed sync has marked clean."""
         self._own()
         for sector, history in list(self.versions.items()):
             if count := self._covered(history, until):
@@ -112,7 +112,7 @@ class FileInode:
         self.failed = now
 
     def crashed(self, random: Random) -> FileInode:
-        """What a power loss may leave, all of it durable."""
+        """Return a file that a power loss may leave."""
         times = self._times()
         if not times:
             self.shared = True
@@ -138,26 +138,26 @@ class FileInode:
         return twin
 
     def flip(self, position: int, mask: int) -> None:
-        """Damage a byte in all of its versions."""
+        """Damage a byte in all versions."""
         self._own()
         self.data[position] ^= mask
         if position < len(self.durable):
             self.durable[position] ^= mask
-        sector, at = divmod(position, SECTOR_BYTES)
+        sector, index = divmod(position, SECTOR_BYTES)
         for number, (time, content) in enumerate(self.versions.get(sector, ())):
-            if at < len(content):
-                flipped = content[:at] + bytes((content[at] ^ mask,)) + content[at + 1 :]
+            if index < len(content):
+                flipped = content[:index] + bytes((content[index] ^ mask,)) + content[index + 1 :]
                 self.versions[sector][number] = (time, flipped)
 
     def cut(self, size: int) -> None:
-        """Lose what lies beyond, in all versions."""
+        """Cut the file to a size, in all versions."""
         self._own()
         del self.data[size:]
         del self.durable[size:]
-        self.sizes = [(time, min(known, size)) for time, known in self.sizes]
+        self.sizes = [(time, min(old_size, size)) for time, old_size in self.sizes]
         for sector, history in self.versions.items():
-            left = max(0, size - sector * SECTOR_BYTES)
-            self.versions[sector] = [(time, content[:left]) for time, content in history]
+            kept = max(0, size - sector * SECTOR_BYTES)
+            self.versions[sector] = [(time, content[:kept]) for time, content in history]
 
     def _own(self) -> None:
         if self.shared:
@@ -173,7 +173,7 @@ class FileInode:
             self.versions.setdefault(sector, []).append((time, content))
 
     def _covered(self, history: History[Value], until: int) -> int:
-        """How many entries a sync makes obsolete, the one it makes durable included."""
+        """Return how many entries a sync removes, including the one that it makes durable."""
         count = len(history)
         while count and history[count - 1][0] > until:
             count -= 1
@@ -191,18 +191,17 @@ class FileInode:
         return image
 
     def _times(self) -> set[int]:
-        """When the changes were made that a power loss may take."""
+        """Return the times of changes that a power loss may undo."""
         times = {time for time, _ in self.sizes[1:]}
         times.update(time for history in self.versions.values() for time, _ in history)
         return times
 
 
 class DirectoryInode:
-    """`entries` is what a reader sees; `changes` lead there from `durable`. A name set to None is removed.
+    """A directory: `changes` lead from `durable` to `entries`, which readers see. None removes a name.
 
-    A change that shares a name with an earlier one can only have happened if that one has. So a rename
-    is all or nothing, a replaced name never points to nothing, and a file never loses its old name to a
-    later file before it has its new one.
+    A change is durable only if earlier changes of its names are. So a rename is done or not, a replaced name
+    always points to a file, and a file keeps its old name until it has the new one.
     """
 
     __slots__ = ("changes", "durable", "entries", "failed")
@@ -247,25 +246,25 @@ class DirectoryInode:
         self.changes.append((time, names))
 
     def sync(self, until: int) -> None:
-        """Make durable what happened up to then, but for what a failed sync has marked clean."""
+        """Make changes up to `until` durable, except those that a failed sync has marked clean."""
         settled: set[str] = set()
-        left: History[dict[str, Inode | None]] = []
+        kept: History[dict[str, Inode | None]] = []
         done = []
         for time, names in reversed(self.changes):
             if time <= until and (time > self.failed or not settled.isdisjoint(names)):
                 settled.update(names)
                 done.append(names)
             else:
-                left.append((time, names))
+                kept.append((time, names))
         for names in reversed(done):
             _apply(self.durable, names)
-        self.changes = left[::-1]
+        self.changes = kept[::-1]
 
     def fail_sync(self, now: int) -> None:
         self.failed = now
 
     def crashed(self, random: Random) -> DirectoryInode:
-        """What a power loss may leave, all of it durable. An inode that no name leads to is gone."""
+        """Return a directory that a power loss may leave. Inodes without a name are lost."""
         names = dict(self.durable)
         if self.changes:
             fate = Fate(random, {time for time, _ in self.changes})

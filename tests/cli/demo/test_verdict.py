@@ -9,13 +9,13 @@ import pytest
 
 from leveret.audit.findings import Findings, Hole, QueueAccount
 from leveret.cli.demo import dead_letters, jobs, verdict
-from leveret.cli.demo.orders import TORN, UNPAID, UNROUTABLE
+from leveret.cli.demo.orders import MALFORMED, NEGATIVE, UNROUTABLE
 from leveret.cli.demo.publishers import Receipts
 from leveret.cli.demo.topology import DEAD, GROUP, LAKE, PARTITIONS, REJECTS, WORK
-from leveret.cli.demo.verdict import Grouped, Piped, Seen, Tally, Worked
+from leveret.cli.demo.verdict import GroupResult, Observations, PipelineResult, QueueResult, Tally
 
 ORDERS = 3_000
-BAD = TORN + UNPAID
+BAD = MALFORMED + NEGATIVE
 ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
 
@@ -39,7 +39,7 @@ def account(
 
 
 def held_by(member: str) -> str:
-    """A consumer, as the broker names it."""
+    """Return a consumer's name as the broker writes it."""
     return f"127.0.0.1:5000 -> 127.0.0.1:5672 {member} (consuming) (1) leveret.0f"
 
 
@@ -97,7 +97,7 @@ def findings(**changes: object) -> Findings:
 
 
 def with_queue(queue: str, reader: str = "", **changes: object) -> Findings:
-    """With other figures for one queue."""
+    """Return findings with other figures for one queue."""
     whole = findings()
     queues = [
         msgspec.structs.replace(each, **changes) if (each.queue, each.reader) == (queue, reader) else each
@@ -115,34 +115,37 @@ def one_dead_letter_among_the_rejects() -> Findings:
 
 
 RECEIPTS = Receipts(confirmed=ROUTABLE, returned=UNROUTABLE, republished=7)
-WORKED = Worked(
+WORKED = QueueResult(
     done=Tally(VALID, VALID, 0, 0, 12), dead={dead_letters.REJECTED: Tally(BAD, BAD, 0, 0, 0)}, left=0
 )
-GROUPED = Grouped(
+GROUPED = GroupResult(
     done=Tally(ROUTABLE - 1, ROUTABLE - 1, 0, 0, 3),
     hangs=("member-2",),
     stored=ROUTABLE,
     lag=1,
     holders=(held_by("member-2"),),
 )
-PIPED = Piped(
+PIPED = PipelineResult(
     table=Tally(VALID, VALID, 0, 0, 0),
-    rejected={jobs.NOT_JSON: Tally(TORN, TORN, 0, 0, 0), jobs.UNPAID: Tally(UNPAID, UNPAID, 0, 0, 0)},
+    rejected={
+        jobs.NOT_JSON: Tally(MALFORMED, MALFORMED, 0, 0, 0),
+        jobs.BELOW_ZERO: Tally(NEGATIVE, NEGATIVE, 0, 0, 0),
+    },
 )
-SEEN = Seen(
+SEEN = Observations(
     orders=ORDERS,
     receipts=RECEIPTS,
-    worked=WORKED,
-    grouped=GROUPED,
+    work=WORKED,
+    group=GROUPED,
     waiting=0,
-    piped=PIPED,
+    pipeline=PIPED,
     findings=findings(),
 )
-SEEN_WITHOUT_SPARK = replace(SEEN, waiting=ROUTABLE, piped=None, findings=None)
+SEEN_WITHOUT_SPARK = replace(SEEN, waiting=ROUTABLE, pipeline=None, findings=None)
 
 
-def broken(seen: Seen) -> list[str]:
-    return [each.name for each in verdict.checks(seen) if not each.holds]
+def broken(seen: Observations) -> list[str]:
+    return [check.name for check in verdict.checks(seen) if not check.holds]
 
 
 def test_the_verdict_holds_when_everything_agrees():
@@ -152,7 +155,7 @@ def test_the_verdict_holds_when_everything_agrees():
 
 def test_without_spark_the_verdict_is_made_of_what_is_left():
     checks = verdict.checks(SEEN_WITHOUT_SPARK)
-    assert [each.name for each in checks] == ["published", "work", "kept", "group"]
+    assert [check.name for check in checks] == ["published", "work", "kept", "group"]
     assert broken(SEEN_WITHOUT_SPARK) == []
     assert "without Spark" in verdict.sentence(checks, with_spark=False)
 
@@ -160,19 +163,22 @@ def test_without_spark_the_verdict_is_made_of_what_is_left():
 @pytest.mark.parametrize(
     ("seen", "name"),
     [
-        (replace(SEEN, worked=replace(WORKED, left=1)), "work"),
-        (replace(SEEN, worked=replace(WORKED, done=Tally(VALID, VALID - 1, 1, 0, 0))), "work"),
-        (replace(SEEN, worked=replace(WORKED, done=Tally(VALID, VALID, 1, 1, 0))), "work"),
+        (replace(SEEN, work=replace(WORKED, left=1)), "work"),
+        (replace(SEEN, work=replace(WORKED, done=Tally(VALID, VALID - 1, 1, 0, 0))), "work"),
+        (replace(SEEN, work=replace(WORKED, done=Tally(VALID, VALID, 1, 1, 0))), "work"),
         (
-            replace(SEEN, worked=replace(WORKED, dead={dead_letters.REJECTED: Tally(BAD, BAD, 0, 0, 1)})),
+            replace(SEEN, work=replace(WORKED, dead={dead_letters.REJECTED: Tally(BAD, BAD, 0, 0, 1)})),
             "work",
         ),
-        (replace(SEEN, worked=replace(WORKED, dead=WORKED.dead | {"expired": Tally(0, 1, 0, 1, 0)})), "work"),
-        (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID - 1, 1, 0, 0))), "table"),
-        (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID, 0, 0, 1))), "table"),
-        (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID - 1, 1, 0, 1))), "table"),
+        (replace(SEEN, work=replace(WORKED, dead=WORKED.dead | {"expired": Tally(0, 1, 0, 1, 0)})), "work"),
+        (replace(SEEN, pipeline=replace(PIPED, table=Tally(VALID, VALID - 1, 1, 0, 0))), "table"),
+        (replace(SEEN, pipeline=replace(PIPED, table=Tally(VALID, VALID, 0, 0, 1))), "table"),
+        (replace(SEEN, pipeline=replace(PIPED, table=Tally(VALID, VALID - 1, 1, 0, 1))), "table"),
         (
-            replace(SEEN, piped=replace(PIPED, rejected={jobs.NOT_JSON: Tally(TORN, TORN + 1, 0, 1, 0)})),
+            replace(
+                SEEN,
+                pipeline=replace(PIPED, rejected={jobs.NOT_JSON: Tally(MALFORMED, MALFORMED + 1, 0, 1, 0)}),
+            ),
             "rejects",
         ),
         (replace(SEEN, findings=with_queue(WORK, confirmed=ROUTABLE - 1)), "audit"),
@@ -193,27 +199,27 @@ def test_without_spark_the_verdict_is_made_of_what_is_left():
         (replace(SEEN, findings=findings(holes=[hole(reader="")])), "one hole"),
         (replace(SEEN, findings=findings(holes=[hole(held_by="")])), "one hole"),
         (replace(SEEN, findings=findings(holes=[hole(held_by=held_by("member-22"))])), "one hole"),
-        (replace(SEEN, grouped=replace(GROUPED, done=Tally(9, 9, 1, 1, 0))), "group"),
-        (replace(SEEN, grouped=replace(GROUPED, lag=2)), "group"),
+        (replace(SEEN, group=replace(GROUPED, done=Tally(9, 9, 1, 1, 0))), "group"),
+        (replace(SEEN, group=replace(GROUPED, lag=2)), "group"),
         (replace(SEEN_WITHOUT_SPARK, waiting=ROUTABLE - 1), "kept"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, stored=ROUTABLE + 1)), "kept"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, lag=2)), "group"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, holders=())), "group"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, done=Tally(9, 8, 1, 0, 0))), "group"),
+        (replace(SEEN_WITHOUT_SPARK, group=replace(GROUPED, stored=ROUTABLE + 1)), "kept"),
+        (replace(SEEN_WITHOUT_SPARK, group=replace(GROUPED, lag=2)), "group"),
+        (replace(SEEN_WITHOUT_SPARK, group=replace(GROUPED, holders=())), "group"),
+        (replace(SEEN_WITHOUT_SPARK, group=replace(GROUPED, done=Tally(9, 8, 1, 0, 0))), "group"),
     ],
 )
 def test_one_thing_that_is_wrong_is_named_alone(seen, name):
     assert broken(seen) == [name]
-    assert verdict.sentence(verdict.checks(seen), with_spark=True).endswith(f"checks do not hold: {name}.")
+    assert verdict.sentence(verdict.checks(seen), with_spark=True).endswith(f"checks failed: {name}.")
 
 
 @pytest.mark.parametrize("hangs", [(), ("member-1",)])
 def test_members_that_say_otherwise_are_seen_beside_the_broker_and_beside_the_audit(hangs):
-    assert broken(replace(SEEN, grouped=replace(GROUPED, hangs=hangs))) == ["group", "one hole"]
+    assert broken(replace(SEEN, group=replace(GROUPED, hangs=hangs))) == ["group", "one hole"]
 
 
 def test_a_member_that_hung_before_the_broker_was_killed_may_hang_too():
-    assert broken(replace(SEEN, grouped=replace(GROUPED, hangs=("member-1", "member-2")))) == []
+    assert broken(replace(SEEN, group=replace(GROUPED, hangs=("member-1", "member-2")))) == []
 
 
 @pytest.mark.parametrize("changes", [{"confirmed": ROUTABLE - 1}, {"returned": UNROUTABLE - 1}])
@@ -231,7 +237,7 @@ def test_a_tally_counts_what_is_missing_unexpected_and_there_again():
     assert Tally.of({1, 2}, Counter([1, 2])).exact
     assert not Tally.of({1, 2}, Counter([1, 2, 2])).exact
     assert Tally.of({1, 2}, Counter([1, 2, 2])).complete
-    assert str(Tally(3, 3, 1, 1, 2)) == "3 of 3, 1 missing, 1 that should not be there, 2 again"
+    assert str(Tally(3, 3, 1, 1, 2)) == "3 of 3, 1 missing, 1 unexpected, 2 again"
 
 
 def test_two_orders_that_are_there_for_each_other_s_reason_are_both_wrong():
@@ -247,4 +253,4 @@ def test_a_reason_that_nobody_expects_and_one_that_nobody_has_are_wrong():
 
 
 def test_a_letter_without_a_reason_is_one_that_nobody_expects():
-    assert dead_letters.of_death({}) == dead_letters.of_pipeline({}) == "no reason is given"
+    assert dead_letters.dead_letter_reason({}) == dead_letters.reject_reason({}) == "no reason given"

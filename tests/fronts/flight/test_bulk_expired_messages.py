@@ -28,17 +28,17 @@ def mixed(leveret_broker: Broker, leveret_clock: VirtualClock) -> Asked:
 
 def test_a_lease_that_would_be_of_dead_messages_alone_is_of_those_behind_them(mixed, monkeypatch):
     opened = mixed.open()
-    buried, bury = [], dead_letters._bury
+    counted, count = [], dead_letters._count
 
     def watched(*said: Any, **more: Any) -> None:
-        buried.append(said)
-        bury(*said, **more)
+        counted.append(said)
+        count(*said, **more)
 
-    monkeypatch.setattr(dead_letters, "_bury", watched)
+    monkeypatch.setattr(dead_letters, "_count", watched)
     assert mixed.lease(opened, 0, max_messages=1).messages == 1
     assert mixed.lease(opened, 1, max_messages=1000).messages == 2
     assert mixed.offsets(opened, 1, 2) == [3001, 3002]
-    assert len(buried) < 20, "many at once"
+    assert len(counted) < 20, "many at once"
 
 
 def test_who_would_have_to_wait_for_many_dead_ones_is_told_to_ask_again(mixed, monkeypatch):
@@ -121,6 +121,6 @@ def test_on_a_full_disk_dead_messages_are_looked_at_once(leveret_broker):
     request = actions.Lease("/", QUEUE, "nightly", opened.epoch, 0)
     refused = ask_on_a_full_disk(leveret_broker, request)
     assert refused.kind == "busy"
-    assert refused.text.endswith("can't be taken, nor buried, before something is written")
+    assert refused.text.endswith("can't be taken or dead-lettered before earlier changes are written")
     assert queue.cursor.journal.next - before < 10
     assert leveret_broker.depth(QUEUE) == 5

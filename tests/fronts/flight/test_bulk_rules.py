@@ -9,7 +9,7 @@ from leveret.amqp.properties import encode
 from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.errors import QueryRefused
-from leveret.broker.queries.row_routing import Terms
+from leveret.broker.queries.row_routing import RowOptions
 from leveret.broker.queries.staged_batch_notes import StageName
 from leveret.broker.queries.staged_batches import Stages
 from leveret.flight import actions
@@ -55,7 +55,7 @@ class TestStages:
             refused = asked.stage("s", bodies, before=before)
             assert (refused.kind, refused.code) == ("expired", 406)
         refused = asked(actions.Commit("/", "writer", 0, ["s"]))
-        assert "is not there" in refused.text
+        assert "is missing or incomplete" in refused.text
         assert asked.broker.depth(QUEUE) == 0
 
     @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ class TestRoom:
             assert asked.stage(stage, [self.TWO] * 4, before=0) == actions.Done()
         refused = self.committed(asked, "one", "two")
         assert refused.kind == "full"
-        assert refused.text == "queue 'q' in vhost '/' is full, and refuses what is published"
+        assert refused.text == "queue 'q' in vhost '/' is full and refuses new messages"
         assert asked.broker.depth(QUEUE) == 3
         asked.lease(asked.open(), 0, max_messages=1)
         assert self.committed(asked, "one", "two").messages == 8
@@ -338,7 +338,7 @@ class TestRoom:
         row = (b"all", b"", encode({"delivery_mode": 2}, 1), b"x")
         broker = asked.broker.server.broker
         stages, user = broker.vhosts["/"].batches(), broker.accounts.users["guest"]
-        terms = Terms(user, True, None, 1_000_000)
+        terms = RowOptions(user, True, None, 1_000_000)
 
         def written_and_committed():
             broker.begin_turn()

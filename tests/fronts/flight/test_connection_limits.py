@@ -61,7 +61,7 @@ class Gate:
 
     def look(self, after_s: float = 0.0) -> None:
         self.now_s += after_s
-        self.watcher.look([each for each in self.sockets if not each.closed])
+        self.watcher.check([each for each in self.sockets if not each.closed])
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_while_strangers_are_sent_away_those_who_are_there_for_longest_have_to_g
     gate.look()
     late = gate.connect()
     gate.look(after_s=0.9)
-    gate.watcher.crowded()
+    gate.watcher.calls_refused()
     gate.look(after_s=0.05)
     assert not early.closed
     gate.look(after_s=0.1)

@@ -220,7 +220,7 @@ class TestLeases:
     def test_ranges_that_make_no_sense_are_refused(self, bulk, queue, ranges):
         opened(bulk, queue)
         refused = bulk.ask(actions.Reject("/", queue, "nightly", ranges))
-        assert refused.text == "the ranges of offsets make no sense"
+        assert refused.text.startswith("the ranges of offsets")
 
     def test_leases_survive_a_kill_of_the_process(self, broker, bulk, queue):
         epoch = opened(bulk, queue)
@@ -366,7 +366,7 @@ class TestRejectsOfStreams:
         subject = ("/", stream, False)
         bulk.ask(actions.Follow(*subject, query="nightly", at=actions.At("first")))
         request = actions.RejectRead(*subject, query="nightly", ranges={stream: b"x"})
-        assert bulk.ask(request).text == "the ranges of offsets make no sense"
+        assert bulk.ask(request).text == "the ranges of offsets can't be decoded"
         group = broker.server.broker.vhosts["/"].groups.get(stream, "nightly")
         assert broker.call(lambda: group.lag) == 10
 
@@ -501,7 +501,7 @@ class TestStages:
 def test_a_null_in_a_row_is_refused_and_costs_nobody_else_anything(broker, bulk, queue):
     pid = broker.endpoint.pid
     for nulls in ((None, queue.encode(), HEADER, b"x"), (b"", None, HEADER, b"x"), (b"", b"k", None, b"x")):
-        with pytest.raises(flight.FlightServerError, match="rows must be without nulls"):
+        with pytest.raises(flight.FlightServerError, match="rows must not have nulls"):
             bulk.write_as_they_are(StageDescriptor("/", f"w-{queue}", 0, "task", 60.0), [nulls])
     assert isinstance(bulk.ask(actions.Snapshot("/", queue)), actions.Planned)
     assert broker.endpoint.pid == pid
@@ -557,11 +557,11 @@ class TestRights:
         assert bulk.ask(actions.Snapshot("/", name)).code == 405
 
     def test_what_makes_no_sense_is_refused_and_the_endpoint_goes_on(self, bulk, queue):
-        with pytest.raises(flight.FlightError, match="can't be read"):
+        with pytest.raises(flight.FlightError, match="the request can't be decoded"):
             list(bulk.client.do_action(flight.Action(actions.ACTION, b"\x00"), bulk.options))
-        with pytest.raises(flight.FlightError, match="there is no action 'x'"):
+        with pytest.raises(flight.FlightError, match="action 'x' is unknown"):
             list(bulk.client.do_action(flight.Action("x", b""), bulk.options))
-        with pytest.raises(flight.FlightError, match="can't be read"):
+        with pytest.raises(flight.FlightError, match="the request can't be decoded"):
             bulk.client.do_get(flight.Ticket(b"nonsense"), bulk.options).read_all()
         assert bulk.ask(actions.Snapshot("/", queue)).portions[0].messages == 10
 

@@ -22,7 +22,7 @@ from leveret.amqp.properties import encode
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
 from leveret.fronts.flight import call_limits, process, process_limits, process_protocol
-from leveret.fronts.flight.broker_channel import BrokerLine
+from leveret.fronts.flight.broker_channel import BrokerChannel
 from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits, OwnSockets
 from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
@@ -200,9 +200,9 @@ class TestOneProcess:
         servers: list[process.FlightProcess] = []
         ours, brokers = socket.socketpair()
 
-        def start(limits: Limits | None = None, calls_max: int = 512, strangers_max: int = 64) -> int:
-            monkeypatch.setattr(call_limits, "CALLS_MAX", calls_max)
-            monkeypatch.setattr(call_limits, "STRANGERS_MAX", strangers_max)
+        def start(limits: Limits | None = None, calls_max: int = 512, unverified_max: int = 64) -> int:
+            monkeypatch.setattr(call_limits, "VERIFIED_MAX", calls_max)
+            monkeypatch.setattr(call_limits, "UNVERIFIED_MAX", unverified_max)
             if limits is not None:
                 monkeypatch.setattr(process, "Limits", lambda **_: limits)
             settings = process_protocol.ProcessSettings(
@@ -214,8 +214,8 @@ class TestOneProcess:
                 message_max_bytes=MIB,
                 memory_max_bytes=1 << 40,
             )
-            line = BrokerLine(ours)
-            line.tell(process_protocol.Ready(0))
+            line = BrokerChannel(ours)
+            line.send_start_result(process_protocol.Ready(0))
             threading.Thread(target=line.listen, daemon=True).start()
             threading.Thread(target=let_in, args=(brokers,), daemon=True).start()
             servers.append(process.FlightProcess(settings, line, NO_LIMIT))
@@ -251,17 +251,23 @@ class TestOneProcess:
     def test_calls_beyond_so_many_are_told_to_come_later(self, serve: Callable[..., int]) -> None:
         port = serve(calls_max=2)
         assert refused(port) == "nothing is here"
-        held = [begun_write(Bulk(port)) for _ in range(2)]
-        wait_until(lambda: "2 calls are under way" in refused(port))
-        for each in held:
+        writers: list[flight.FlightStreamWriter] = []
+
+        def are_too_many() -> bool:
+            """Begin one more write: the look before may still have had its slot when the last one came."""
+            writers.append(begun_write(Bulk(port)))
+            return "2 calls are under way" in refused(port)
+
+        wait_until(are_too_many)
+        for writer in writers:
             with pytest.raises(flight.FlightError):
-                each.close()
+                writer.close()
         wait_until(lambda: refused(port) == "nothing is here")
 
     def test_strangers_take_no_place_from_clients_and_soon_have_to_go(
         self, serve: Callable[..., int]
     ) -> None:
-        port = serve(Limits(unknown_s=3600.0, crowded_s=0.1), strangers_max=2)
+        port = serve(Limits(unknown_s=3600.0, crowded_s=0.1), unverified_max=2)
         assert refused(port) == "nothing is here"
         with ExitStack() as stack:
 
@@ -279,19 +285,19 @@ def test_a_process_with_far_too_much_memory_says_so_and_ends(monkeypatch: pytest
     """A few bytes that a client has compressed can become gigabytes before anybody sees them."""
     ours, brokers = socket.socketpair()
     with ours, brokers:
-        line = BrokerLine(ours)
-        line.tell(process_protocol.Ready(1))
+        line = BrokerChannel(ours)
+        line.send_start_result(process_protocol.Ready(1))
         memory = Memory(1000, own_bytes=lambda pid: 1001, give_back=lambda: None)
         monkeypatch.setattr(process_limits.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-        keeper = process_limits._Keeper(1, ConnectionWatcher(Limits()), line, memory)
+        guard = process_limits._Guard(1, ConnectionWatcher(Limits()), line, memory)
         with pytest.raises(SystemExit):
-            keeper.run()
+            guard.run()
         stream = brokers.makefile("rb")
         said = [
             process_protocol.read_question(stream.read(process_protocol.LENGTH.unpack(stream.read(4))[0]))[1]
             for _ in range(2)
         ]
-    assert said[1] == process_protocol.Noted("the process has more than 1000 bytes of memory, and ends")
+    assert said[1] == process_protocol.Noted("the process exits: its memory exceeds 1000 bytes")
 
 
 def begun_write(bulk: Bulk) -> flight.FlightStreamWriter:

@@ -15,7 +15,7 @@ from pyarrow import flight
 
 from leveret.flight import actions
 from leveret.fronts.flight import process, process_protocol
-from leveret.fronts.flight.process import BrokerLine, FlightProcess
+from leveret.fronts.flight.process import BrokerChannel, FlightProcess
 from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
 from tests.fronts.flight.flight_client import Bulk
@@ -41,12 +41,12 @@ def next_question(end: socket.socket) -> tuple[int, process_protocol.Question]:
 
 def test_the_broker_hears_that_the_process_is_ready_before_anybody_asks_it_anything(ends):
     ours, brokers = ends
-    line = BrokerLine(ours)
+    line = BrokerChannel(ours)
     asking = threading.Thread(target=lambda: line.ask(LOGIN), daemon=True)
     asking.start()
     assert not select.select([brokers], [], [], 0.2)[0]
 
-    line.tell(process_protocol.Ready(4711))
+    line.send_start_result(process_protocol.Ready(4711))
     assert next_question(brokers) == (0, process_protocol.Ready(4711))
     number, question = next_question(brokers)
     assert question == LOGIN
@@ -60,8 +60,8 @@ def test_the_broker_hears_that_the_process_is_ready_before_anybody_asks_it_anyth
 def test_who_asks_for_a_broker_that_is_gone_is_told_to_try_again(ends):
     """The process ends then too; a call may come in between."""
     ours, brokers = ends
-    line = BrokerLine(ours)
-    line.tell(process_protocol.Ready(4711))
+    line = BrokerChannel(ours)
+    line.send_start_result(process_protocol.Ready(4711))
     brokers.close()
     with pytest.raises(flight.FlightUnavailableError):
         line.ask(LOGIN)
@@ -73,13 +73,13 @@ def test_nobody_is_served_by_a_process_that_is_not_complete(ends, tmp_path, monk
         port = free.getsockname()[1]
     said: list[Exception] = []
 
-    class Knocking(process.Pictures):
+    class Knocking(process.StoreSnapshots):
         def __init__(self, directory: str) -> None:
             super().__init__(directory)
             said.append(knock(port))
 
-    monkeypatch.setattr(process, "Pictures", Knocking)
-    server = FlightProcess(settings(tmp_path, port), BrokerLine(ends[0]), NO_LIMIT)
+    monkeypatch.setattr(process, "StoreSnapshots", Knocking)
+    server = FlightProcess(settings(tmp_path, port), BrokerChannel(ends[0]), NO_LIMIT)
     try:
         assert [type(each) for each in said] == [flight.FlightUnavailableError]
     finally:
@@ -127,7 +127,7 @@ def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, mon
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
         assert broker.endpoint.pid != first
-    assert "said something that can't be read" in caplog.text
+    assert "sent an invalid message" in caplog.text
 
 
 def answered(port: int) -> bool:

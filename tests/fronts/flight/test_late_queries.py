@@ -79,7 +79,7 @@ def test_its_batch_is_gone_if_somebody_has_taken_one_of_it(late):
         taken(channel, 1)
         refused = late.plan()
         assert (refused.code, refused.kind) == (406, "expired")
-        assert "went back to the queue, and not all are there any more" in refused.text
+        assert "went back to the queue, and not all of them are still there" in refused.text
         assert "leaseTimeout" in refused.hint
         assert late.counts() == (9, 1)
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from leveret.fronts.flight import endpoint, process_protocol
-from leveret.fronts.flight.broker_channel import BrokerLine
+from leveret.fronts.flight.broker_channel import BrokerChannel
 from leveret.storage.ack_set import AckSet
 from leveret.storage.log_view import LogView
 from leveret.storage.segment import SegmentInfo
@@ -36,7 +36,7 @@ REPLIES = [
     process_protocol.Answered(b"\x01"),
     process_protocol.Viewed(VIEW, AckSet().encode()),
     process_protocol.Checkpointed(12, {"connection 1": 30}),
-    process_protocol.RightsChanged(3),
+    process_protocol.PermissionsChanged(3),
 ]
 
 
@@ -92,11 +92,11 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_read(monkeypatch: pyt
         process_protocol.body_bytes(process_protocol.LENGTH.pack(most_bytes), most_bytes=most_bytes)
         == most_bytes
     )
-    sentence = f"a message of {most_bytes + 1} bytes, where at most {most_bytes} are read"
+    sentence = f"a message of {most_bytes + 1} bytes is larger than the limit of {most_bytes}"
     with pytest.raises(process_protocol.WireError, match=sentence):
         process_protocol.body_bytes(process_protocol.LENGTH.pack(most_bytes + 1), most_bytes=most_bytes)
     monkeypatch.setattr(process_protocol, "FRAME_BYTES_MAX", 100)
-    with pytest.raises(process_protocol.WireError, match="where at most 100 are read"):
+    with pytest.raises(process_protocol.WireError, match="larger than the limit of 100"):
         process_protocol.frame(1, process_protocol.Noted("x" * 100))
 
 
@@ -112,8 +112,8 @@ def test_a_broker_that_sends_what_is_no_message_is_told_so_and_left() -> None:
     ours, brokers = socket.socketpair()
     with ours, brokers:
         brokers.settimeout(WAIT_S)
-        line = BrokerLine(ours)
-        line.tell(process_protocol.Ready(1))
+        line = BrokerChannel(ours)
+        line.send_start_result(process_protocol.Ready(1))
         listening = threading.Thread(target=line.listen, daemon=True)
         listening.start()
         brokers.sendall(process_protocol.LENGTH.pack(1) + b"\xc1")
@@ -125,7 +125,9 @@ def test_a_broker_that_sends_what_is_no_message_is_told_so_and_left() -> None:
                 for _ in range(2)
             ]
     assert isinstance(said[1][1], process_protocol.Noted)
-    assert said[1][1].text.startswith("the broker has sent a message that can't be read")
+    assert said[1][1].text.startswith(
+        "answers of the broker can't be read any more: a message that can't be read"
+    )
 
 
 def body_of(frame: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Pictures of a running broker, over Flight: taken, read by the audit while clients are at work, dropped."""
+"""Store snapshots of a running broker, over Flight: taken, read by the audit during work, dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.client import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import PieceTicket, StageDescriptor
-from leveret.fronts.flight.store_snapshots import Pictures
+from leveret.fronts.flight.store_snapshots import StoreSnapshots
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import BrokerOptions
@@ -28,7 +28,7 @@ from leveret.storage.errors import BadName, Damage
 from leveret.storage.files import OsFiles
 from leveret.storage.log_view import SegmentGone
 from leveret.storage.segment import Report
-from leveret.storage.store_snapshot import PICTURES, Picture, of_running
+from leveret.storage.store_snapshot import PICTURES, StoreSnapshot, snapshot_running
 from leveret.testing.broker import Broker
 from tests.audit.reckoning import Reckoned, reckon
 from tests.client.listening import Notes, application, fill, on_a_loop
@@ -56,74 +56,74 @@ class TestKeeping:
     def kept(self, root: Path) -> list[str]:
         return sorted(path.name for path in (root / PICTURES).iterdir())
 
-    def test_a_picture_is_there_until_it_is_dropped(self, root):
-        pictures = Pictures(str(root))
-        kept = pictures.take(NAME, "ann", TAKEN_US)
-        assert (pictures.named(NAME, "ann"), kept.damage, self.kept(root)) == (kept.picture, [], [NAME])
-        again = pictures.take(NAME, "ann", TAKEN_US + 1)
+    def test_a_snapshot_is_there_until_it_is_dropped(self, root):
+        snapshots = StoreSnapshots(str(root))
+        kept = snapshots.take(NAME, "ann", TAKEN_US)
+        assert (snapshots.find(NAME, "ann"), kept.damage, self.kept(root)) == (kept.snapshot, [], [NAME])
+        again = snapshots.take(NAME, "ann", TAKEN_US + 1)
         assert (again is kept, again.taken_us) == (True, TAKEN_US)
-        pictures.drop(NAME, "ann")
-        pictures.drop(NAME, "ann")
-        assert (pictures.named(NAME, "ann"), self.kept(root)) == (None, [])
+        snapshots.drop(NAME, "ann")
+        snapshots.drop(NAME, "ann")
+        assert (snapshots.find(NAME, "ann"), self.kept(root)) == (None, [])
 
-    def test_a_picture_is_for_who_has_asked_for_it(self, root):
-        pictures = Pictures(str(root))
-        pictures.take(NAME, "ann", TAKEN_US)
-        pictures.drop(NAME, "bob")
-        with pytest.raises(BadName, match="somebody else's"):
-            pictures.take(NAME, "bob", TAKEN_US)
-        assert pictures.named(NAME, "bob") is None
-        assert pictures.named(NAME, "ann") is not None
+    def test_a_snapshot_is_for_who_has_asked_for_it(self, root):
+        snapshots = StoreSnapshots(str(root))
+        snapshots.take(NAME, "ann", TAKEN_US)
+        snapshots.drop(NAME, "bob")
+        with pytest.raises(BadName, match="another user"):
+            snapshots.take(NAME, "bob", TAKEN_US)
+        assert snapshots.find(NAME, "bob") is None
+        assert snapshots.find(NAME, "ann") is not None
 
     @pytest.mark.parametrize("name", ["", "../../etc", "g" * 32, "a" * 31])
     def test_a_name_that_is_none_is_refused(self, root, name):
         with pytest.raises(BadName):
-            Pictures(str(root)).take(name, "ann", TAKEN_US)
+            StoreSnapshots(str(root)).take(name, "ann", TAKEN_US)
 
     def test_one_that_nobody_reads_goes_after_an_hour(self, root):
         now_s = 0.0
-        pictures = Pictures(str(root), lambda: now_s)
-        pictures.take(NAME, "ann", TAKEN_US)
-        pictures.take(OTHER, "ann", TAKEN_US)
+        snapshots = StoreSnapshots(str(root), lambda: now_s)
+        snapshots.take(NAME, "ann", TAKEN_US)
+        snapshots.take(OTHER, "ann", TAKEN_US)
         now_s = 3000.0
-        pictures.named(NAME, "ann")
+        snapshots.find(NAME, "ann")
         now_s = 4000.0
-        pictures.forget_unused()
+        snapshots.drop_unused()
         assert self.kept(root) == [NAME]
 
     def test_what_can_not_be_deleted_is_deleted_the_next_time(self, root, monkeypatch):
         def busy(self: OsFiles, path: str) -> None:
             raise OSError(16, "device or resource busy")
 
-        pictures = Pictures(str(root))
-        pictures.take(NAME, "ann", TAKEN_US)
-        pictures.take(OTHER, "ann", TAKEN_US)
+        snapshots = StoreSnapshots(str(root))
+        snapshots.take(NAME, "ann", TAKEN_US)
+        snapshots.take(OTHER, "ann", TAKEN_US)
         with monkeypatch.context() as patch:
             patch.setattr(OsFiles, "remove_directory", busy)
-            pictures.drop(NAME, "ann")
-            pictures.forget_unused()
-        assert (pictures.named(NAME, "ann"), self.kept(root)) == (None, [NAME, OTHER])
-        pictures.forget_unused()
+            snapshots.drop(NAME, "ann")
+            snapshots.drop_unused()
+        assert (snapshots.find(NAME, "ann"), self.kept(root)) == (None, [NAME, OTHER])
+        snapshots.drop_unused()
         assert self.kept(root) == [OTHER]
 
     def test_there_are_few_and_the_oldest_goes(self, root):
         ticks = count()
-        pictures = Pictures(str(root), lambda: next(ticks))
+        snapshots = StoreSnapshots(str(root), lambda: next(ticks))
         names = [f"{number:032x}" for number in range(6)]
         for name in names:
-            pictures.take(name, "ann", TAKEN_US)
+            snapshots.take(name, "ann", TAKEN_US)
         assert self.kept(root) == sorted(names[-4:])
-        assert [pictures.named(name, "ann") is not None for name in names] == [False] * 2 + [True] * 4
+        assert [snapshots.find(name, "ann") is not None for name in names] == [False] * 2 + [True] * 4
 
     def test_what_another_process_has_left_goes(self, root):
-        Pictures(str(root)).take(NAME, "ann", TAKEN_US)
-        Pictures(str(root))
+        StoreSnapshots(str(root)).take(NAME, "ann", TAKEN_US)
+        StoreSnapshots(str(root))
         assert not (root / PICTURES).exists()
 
     def test_it_also_goes_when_the_store_is_opened(self, tmp_path):
         store = make_store(OsFiles(str(tmp_path)))
         store.checkpoint()
-        Pictures(str(tmp_path)).take(NAME, "ann", TAKEN_US)
+        StoreSnapshots(str(tmp_path)).take(NAME, "ann", TAKEN_US)
         store.close()
         make_store(OsFiles(str(tmp_path))).close()
         assert not (tmp_path / PICTURES).exists()
@@ -131,47 +131,47 @@ class TestKeeping:
     def test_when_the_store_was_faster_it_is_taken_again(self, root, monkeypatch):
         failures = 4
 
-        def hurried(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+        def hurried(files: OsFiles, place: OsFiles, report: Report) -> StoreSnapshot:
             nonlocal failures
             failures -= 1
             if failures >= 0:
                 place.make_directory("logs")
                 raise SegmentGone("logs/1/msgs.0")
-            return of_running(files, place, report)
+            return snapshot_running(files, place, report)
 
-        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.of_running", hurried)
-        pictures = Pictures(str(root))
-        pictures.take(NAME, "ann", TAKEN_US)
+        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.snapshot_running", hurried)
+        snapshots = StoreSnapshots(str(root))
+        snapshots.take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == [NAME]
         failures = 5
         with pytest.raises(SegmentGone):
-            pictures.take(OTHER, "ann", TAKEN_US)
+            snapshots.take(OTHER, "ann", TAKEN_US)
         assert self.kept(root) == [NAME]
 
     def test_what_can_not_be_taken_leaves_nothing(self, root, monkeypatch):
-        def full(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+        def full(files: OsFiles, place: OsFiles, report: Report) -> StoreSnapshot:
             place.make_directory("logs")
             raise OSError(28, "no space left on device")
 
-        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.of_running", full)
+        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.snapshot_running", full)
         with pytest.raises(OSError, match="no space"):
-            Pictures(str(root)).take(NAME, "ann", TAKEN_US)
+            StoreSnapshots(str(root)).take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == []
 
     def test_damage_is_told(self, root, monkeypatch):
-        def damaged(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+        def damaged(files: OsFiles, place: OsFiles, report: Report) -> StoreSnapshot:
             report(Damage("checkpoint.1", 0, None, "damaged"))
-            return of_running(files, place, lambda _: None)
+            return snapshot_running(files, place, lambda _: None)
 
-        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.of_running", damaged)
-        assert [each.file for each in Pictures(str(root)).take(NAME, "ann", TAKEN_US).damage] == [
+        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.snapshot_running", damaged)
+        assert [each.file for each in StoreSnapshots(str(root)).take(NAME, "ann", TAKEN_US).damage] == [
             "checkpoint.1"
         ]
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("pictures") / "data", flight=True) as broker:
+    with Broker(tmp_path_factory.mktemp("snapshots") / "data", flight=True) as broker:
         yield broker
 
 
@@ -184,7 +184,7 @@ def audited(broker: Broker) -> Reckoned:
         return reckon(case)
 
 
-def pictures_of(broker: Broker) -> list[Path]:
+def snapshots_of(broker: Broker) -> list[Path]:
     assert broker.directory is not None
     return sorted((broker.directory / PICTURES).glob("*"))
 
@@ -326,16 +326,16 @@ class TestALiveAudit:
         assert both == ["", "billing (group-1)", "billing (group-2)", "mail"]
         assert other == ["", "billing (group-1)"]
 
-    def test_the_picture_is_gone_afterwards(self, broker):
+    def test_the_snapshot_is_gone_afterwards(self, broker):
         with of_broker(options(broker)) as case:
-            assert len(pictures_of(broker)) == 1
+            assert len(snapshots_of(broker)) == 1
             assert case.described.startswith("the broker at ")
-        assert pictures_of(broker) == []
+        assert snapshots_of(broker) == []
 
-    def test_the_picture_is_gone_also_when_the_audit_fails(self, broker):
+    def test_the_snapshot_is_gone_also_when_the_audit_fails(self, broker):
         with pytest.raises(ZeroDivisionError), of_broker(options(broker)):
             raise ZeroDivisionError
-        assert pictures_of(broker) == []
+        assert snapshots_of(broker) == []
 
     def test_a_name_that_is_no_utf8_is_in_nobodys_way(self, broker):
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
@@ -345,7 +345,7 @@ class TestALiveAudit:
         assert isinstance(taken, actions.Taken)
         connection.close()
 
-    def test_a_picture_that_was_dropped_can_not_be_read(self, broker):
+    def test_a_snapshot_that_was_dropped_can_not_be_read(self, broker):
         bulk = Bulk(port_of(broker))
         taken = bulk.ask(actions.TakePicture(NAME))
         assert isinstance(taken, actions.Taken)
@@ -354,7 +354,7 @@ class TestALiveAudit:
         assert bulk.ask(actions.DropPicture(NAME)) == actions.Done()
         with pytest.raises(flight.FlightServerError) as raised:
             bulk.read(PieceTicket(NAME, "published", 1, 0))
-        assert "not there any more" in refusal(raised.value).text
+        assert "does not exist any more" in refusal(raised.value).text
 
     def test_queues_that_are_deleted_meanwhile_are_still_in_it(self, broker):
         connection = pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0"))
@@ -380,9 +380,9 @@ class TestWhoMayNot:
         broker.call(add)
         with pytest.raises(BrokerRefused) as raised, of_broker(options(broker, "rita", "secret")):
             raise AssertionError
-        sentence = "an audit is for users with the tag 'administrator', and 'rita' has it not"
+        sentence = "an audit needs the tag 'administrator', which user 'rita' does not have"
         assert sentence in str(raised.value)
-        assert pictures_of(broker) == []
+        assert snapshots_of(broker) == []
 
     def test_a_broker_that_is_away_is_a_sentence(self):
         (port,) = free_ports(1)

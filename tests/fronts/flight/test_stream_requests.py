@@ -381,9 +381,7 @@ def test_a_stream_has_no_leases(ask):
         actions.Snapshot("/", "s0"),
     ):
         refused = ask(request)
-        assert (
-            refused.text == "queue 's0' in vhost '/' is a stream, which has no leases: it is read by offset"
-        )
+        assert refused.text == "queue 's0' in vhost '/' is a stream: it has no leases and is read by offset"
         assert refused.hint == "Use option stream."
 
 

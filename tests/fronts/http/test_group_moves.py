@@ -56,8 +56,8 @@ def test_after_a_seek_what_was_in_flight_comes_again_and_late_acks_are_counted(a
 
 
 NO_SEEKS = [
-    ({}, "Say where to with one of to, offset and time."),
-    ({"to": "first", "offset": 3}, "Say where to with one of to, offset and time."),
+    ({}, "Give exactly one of the fields to, offset and time."),
+    ({"to": "first", "offset": 3}, "Give exactly one of the fields to, offset and time."),
     ({"to": "middle"}, 'to is "middle"; it must be first or last.'),
     ({"to": ["first"]}, 'to is ["first"]; it must be first or last.'),
     ({"offset": 900, "partition": "orders-0"}, "offset 900 is beyond the end 10 of 'orders-0'"),
@@ -68,7 +68,7 @@ NO_SEEKS = [
     ),
     ({"offset": None, "partition": "orders-0"}, "offset is missing; it must be a whole number."),
     ({"offset": "3", "partition": "orders-0"}, 'offset is "3"; it must be a whole number.'),
-    ({"to": "first", "partition": 0}, "partition is 0; it must be text."),
+    ({"to": "first", "partition": 0}, "partition is 0; it must be a string."),
     (
         {"time": "yesterday"},
         'time is "yesterday"; it must be like 2026-11-15T09:00:00Z, a number of seconds since 1970, '
@@ -82,7 +82,7 @@ NO_SEEKS = [
     ({"to": "first", "reason": "x" * 256}, "a reason has at most 255 bytes, not 256"),
     (
         {"to": "first", "why": "x"},
-        "There is no field 'why' here; there are: to, offset, time, partition, reason.",
+        "Field 'why' is unknown; known fields: to, offset, time, partition, reason.",
     ),
 ]
 
@@ -144,11 +144,11 @@ def test_one_that_is_delayed_can_be_skipped_too(api, orders, join):
 NO_SKIPS = [
     (
         {"partition": "orders-0", "offset": 0},
-        "a skip needs a reason: it is written down with who did it",
+        "a skip needs a reason, which is noted with the name of the user",
     ),
     (
         {"partition": "orders-0", "offset": 0, "reason": " "},
-        "a skip needs a reason: it is written down with who did it",
+        "a skip needs a reason, which is noted with the name of the user",
     ),
     (
         {"partition": "orders-0", "offset": 10, "reason": "x"},
@@ -163,7 +163,7 @@ NO_SKIPS = [
         {"offset": 0, "reason": "x"},
         "group 'billing' on 'orders' in vhost '/' has 2 partitions: say which one is meant",
     ),
-    ({"partition": "orders-0", "offset": 0, "reason": 7}, "reason is 7; it must be text."),
+    ({"partition": "orders-0", "offset": 0, "reason": 7}, "reason is 7; it must be a string."),
     (
         {"partition": "orders-0", "offset": 0, "reason": "ü" * 128},
         "a reason has at most 255 bytes, not 256",

@@ -271,8 +271,8 @@ def test_a_new_group_starts_where_it_is_told_to(api, orders):
 
 
 NO_GROUPS = [
-    ({}, "subject is missing: the stream or topic that the group reads."),
-    ({"subject": 5}, "subject is 5; it must be text."),
+    ({}, "subject is missing; it must name the stream or topic that the group reads."),
+    ({"subject": 5}, "subject is 5; it must be a string."),
     ({"subject": "q"}, "queue 'q' in vhost '/' is no stream: groups read streams and topics"),
     (
         {"subject": "orders", "mode": "query"},
@@ -299,7 +299,7 @@ NO_GROUPS = [
     ),
     (
         {"subject": "orders", "span": 5},
-        "There is no field 'span' here; there are: subject, start, mode, max_span, consume_timeout_ms, "
+        "Field 'span' is unknown; known fields: subject, start, mode, max_span, consume_timeout_ms, "
         "max_reconsume, delays, first_level, paused.",
     ),
 ]
@@ -338,7 +338,7 @@ NO_SETTINGS = [
     ({"paused": "yes"}, "paused is 'yes'; it must be true or false"),
     (
         {"speed": 5},
-        "there is no setting 'speed' of a group; there are consume_timeout_ms, delays, first_level, "
+        "a group has no setting 'speed'; its settings are consume_timeout_ms, delays, first_level, "
         "max_reconsume, max_span, mode, paused",
     ),
 ]
@@ -401,7 +401,7 @@ def test_a_query_is_shown_and_not_moved(api, orders):
     ):
         answer = api.ask(method, nightly + path, body=body)
         assert answer.status == 400
-        assert reason(answer).startswith("group 'nightly' on 'orders' in vhost '/' is a query's:")
+        assert reason(answer).startswith("group 'nightly' on 'orders' in vhost '/' belongs to a query")
     assert partition(api, path=nightly)["lag"] == 10
     assert api.ask("DELETE", nightly).status == 204
 
@@ -456,7 +456,7 @@ def test_what_can_not_be_written_is_told_as_such(api, orders):
     api.broker.call(
         lambda: group_of(api.broker, "orders", "billing").partitions["orders-0"].seek(3, who=b"", why=b"")
     )
-    with pytest.raises(Problem, match="could not be written") as problem:
+    with pytest.raises(Problem, match="not on disk") as problem:
         api.run(durability.reached())
     assert problem.value.status_code == 503
     api.broker.faults.heal_disk()

@@ -17,7 +17,7 @@ def test_depth_is_counted_from_the_outermost_table():
 
 
 def test_a_value_that_no_table_can_hold_is_our_mistake():
-    with pytest.raises(TypeError, match="set is no value of a field table"):
+    with pytest.raises(TypeError, match="set is not a type of field tables"):
         jsonable({"x": set()})
 
 

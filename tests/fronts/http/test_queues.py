@@ -34,6 +34,9 @@ def test_a_queue_shows_what_it_is_and_what_it_holds(api, channel):
         "returned": 0,
         "low": 0,
         "span": 1,
+        "policy": None,
+        "operator_policy": None,
+        "effective_policy_definition": {},
         "queries": [],
     }
 

@@ -81,11 +81,11 @@ NO_TOPICS = [
         {"partitions": 3, "max_age": "1D"},
         "inequivalent arg 'x-max-age' for queue 'orders-0' in vhost '/': received '1D' but current is '7D'",
     ),
-    ({"max_age": 7}, "max_age is 7; it must be text."),
-    ({"shards": 7}, "There is no field 'shards' here; there are: partitions, max_age, max_bytes."),
+    ({"max_age": 7}, "max_age is 7; it must be a string."),
+    ({"shards": 7}, "Field 'shards' is unknown; known fields: partitions, max_age, max_bytes."),
     ([], "The body must be a JSON object."),
-    (b"{", "The body is no JSON."),
-    (b"[" * 30_000, "The body is no JSON."),
+    (b"{", "The body is not valid JSON."),
+    (b"[" * 30_000, "The body is not valid JSON."),
 ]
 
 

@@ -162,13 +162,13 @@ def test_there_is_always_an_administrator(api):
 
 
 REFUSED = [
-    ("/api/users/new", {}, 400, "'new' is new, and needs a password"),
+    ("/api/users/new", {}, 400, "'new' does not exist yet and needs a password"),
     ("/api/users/new", {"password": "", "tags": ""}, 400, "at least one character"),
-    ("/api/users/new", {"password": 7, "tags": ""}, 400, "password is 7; it must be text."),
-    ("/api/users/new", {"password": "x", "tags": 7}, 400, "tags is a list of texts"),
-    ("/api/users/new", {"password": "x", "tags": ["a b"]}, 400, "'a b' is no tag"),
-    ("/api/users/new", {"password": "x", "tag": "a"}, 400, "There is no field 'tag' here"),
-    ("/api/users/new", {"password_hash": "x", "tags": "a"}, 400, "There is no field 'password_hash' here"),
+    ("/api/users/new", {"password": 7, "tags": ""}, 400, "password is 7; it must be a string."),
+    ("/api/users/new", {"password": "x", "tags": 7}, 400, "tags must be a list of strings"),
+    ("/api/users/new", {"password": "x", "tags": ["a b"]}, 400, "'a b' is not a valid tag"),
+    ("/api/users/new", {"password": "x", "tag": "a"}, 400, "Field 'tag' is unknown"),
+    ("/api/users/new", {"password_hash": "x", "tags": "a"}, 400, "Field 'password_hash' is unknown"),
     ("/api/permissions/%2F/nobody", ALL, 404, "no user 'nobody'"),
     ("/api/permissions/nowhere/guest", ALL, 404, "Not Found"),
     ("/api/permissions/%2F/guest", {"configure": "", "read": ""}, 400, "write is missing"),
@@ -176,12 +176,12 @@ REFUSED = [
         "/api/permissions/%2F/guest",
         {**ALL, "read": "("},
         400,
-        "read: '(' is no regular expression of RE2: missing )",
+        "read: '(' is not a regular expression of RE2: missing )",
     ),
     ("/api/permissions/%2F/guest", {**ALL, "write": "^(?!amq)"}, 400, "RE2 has no look-around"),
-    ("/api/permissions/%2F/guest", {**ALL, "red": ""}, 400, "There is no field 'red' here"),
-    ("/api/permissions/%2F/guest", {**ALL, "read": "\ud800"}, 400, "read is no text"),
-    ("/api/users/new", {"password": "x", "tags": ["\ud800"]}, 400, "a tag is no text"),
+    ("/api/permissions/%2F/guest", {**ALL, "red": ""}, 400, "Field 'red' is unknown"),
+    ("/api/permissions/%2F/guest", {**ALL, "read": "\ud800"}, 400, "read is not valid text"),
+    ("/api/users/new", {"password": "x", "tags": ["\ud800"]}, 400, "a tag is not valid text"),
 ]
 
 

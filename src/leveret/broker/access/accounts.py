@@ -1,8 +1,8 @@
-"""Users and what they may do.
+"""Users and their permissions.
 
 Permissions are three regular expressions per user and virtual host, as in RabbitMQ: configure, write, read.
-The checks are called where the protocol's methods are carried out. How passwords are hashed is left to
-`passwords`, and how users log in to `logins`.
+Operations call `User.check` where they need a permission. `passwords` hashes passwords, and `logins` logs
+users in.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.errors import AccessRefused
 
 _DEFAULT_EXCHANGE = "amq.default"
-"""What the exchange without a name is called in permissions."""
+"""The name of the default exchange in permissions."""
 _NOTHING = ("", "^$")
+"""The patterns that RabbitMQ documents for no permission."""
 GUEST = "guest"
 ADMINISTRATOR = "administrator"
-"""The tag of those who may do everything to everybody's."""
+"""The tag of users who may operate every object, also those of other users."""
 
 
 @dataclass(slots=True)
@@ -34,27 +35,27 @@ class User:
     password_hash: str
     tags: frozenset[str] = frozenset()
     permissions: dict[str, Permissions] = field(default_factory=dict)
-    """By virtual host; where there are none it may not even connect."""
+    """Permissions by virtual host; without an entry the user may not connect to the virtual host."""
     known_digest: bytes = b""
-    """SHA-256 of the password once it has been right, so that it is not hashed for each connection."""
+    """SHA-256 of the password after a successful login, so that later logins need no Argon2id hash."""
     defined: int = 0
-    """The number of the change that has put it like this."""
+    """Number of the definition change that made or last changed the user."""
 
     def row(self) -> UserRow:
         return UserRow(self.name, self.password_hash, ",".join(sorted(self.tags)))
 
     def may(self, what: str, vhost: str, name: str) -> bool:
-        """`user.may("read", "/", "orders")`."""
+        """Return whether the user has a permission: `user.may("read", "/", "orders")`."""
         permissions = self.permissions.get(vhost)
         return permissions is not None and matches(getattr(permissions, what), name)
 
     def may_nothing(self, what: str, vhost: str) -> bool:
-        """Whether no name at all is permitted: both patterns are RabbitMQ's way to say so."""
+        """Return whether the user has this permission for no name in the virtual host."""
         permissions = self.permissions.get(vhost)
         return permissions is None or getattr(permissions, what) in _NOTHING
 
     def check(self, what: str, vhost: str, kind: str, name: str) -> None:
-        """Raises unless it may: `user.check("write", "/", "exchange", "orders")`."""
+        """Raise AccessRefused without the permission: `user.check("write", "/", "exchange", "orders")`."""
         name = name or _DEFAULT_EXCHANGE
         if not self.may(what, vhost, name):
             raise AccessRefused(
@@ -68,10 +69,10 @@ class Accounts:
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
         self.version = 0
-        """Grows with every change of a user or of rights."""
+        """Number of changes of users and permissions so far."""
 
     def put(self, row: UserRow) -> None:
-        """Make a user, or change one: connections that the user has open see the new tags at once."""
+        """Create or change a user; the user's open connections see the new tags at once."""
         self.version += 1
         tags = frozenset(filter(None, row.tags.split(",")))
         known = self.users.get(row.name)
@@ -83,7 +84,7 @@ class Accounts:
         known.password_hash, known.tags = row.password_hash, tags
 
     def permit(self, row: PermissionRow) -> bool:
-        """Say what a user may do in a virtual host; return False if there is no such user."""
+        """Set a user's permissions in a virtual host; return False if the user does not exist."""
         self.version += 1
         user = self.users.get(row.user)
         if user is not None:
@@ -91,7 +92,7 @@ class Accounts:
         return user is not None
 
     def undo_put(self, made: User, before: UserRow | None) -> None:
-        """The user is as before; one that has been removed since then stays so."""
+        """Undo `put`: restore the user's row from before, unless the user was removed since then."""
         if self.users.get(made.name) is made:
             if before is None:
                 self.remove(made.name)

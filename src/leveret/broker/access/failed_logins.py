@@ -1,10 +1,9 @@
-"""How long a login waits because logins before it have failed: counts by address and by user.
+"""The delay of logins after failed logins, counted by address and by user.
 
-Owns the counts and the rule who is counted together. A failure counts for the address that it came from and
-for the user that it named: it must be slow to guess at many users from one address, and at one user from many
-addresses. A user who has logged in from an address before is counted alone there. Failures from elsewhere do
-not delay that user, nor do failures of others at the same address. Waiting itself is left to `logins`. The
-tables are bounded, and failures are forgotten after a while.
+A failure counts for its address and for the user it names. So guessing is slow for many users from one
+address, and for one user from many addresses. A user who has logged in from an address before has a count
+of their own there: failures from elsewhere, or of other users at this address, do not delay that user.
+`logins` does the waiting. The tables are bounded, and failures are forgotten after `FORGET_US`.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeAlias
 
 FREE: Final = 10
-"""So many failures in a row cost no delay: people mistype, and services are deployed with old passwords."""
+"""Number of failures in a row without a delay: people mistype, and services run with old passwords."""
 _FIRST_DELAY_US: Final = 100_000
 DELAY_MAX_US: Final = 5_000_000
-"""The default: half of what a handshake may take, so that a login with the right password still gets in."""
+"""Default limit: half of the handshake's timeout, so that a login with the right password can succeed."""
 FORGET_US: Final = 10 * 60 * 1_000_000
 _COUNTS_MAX: Final = 10_000
 _HOMES_MAX: Final = 10_000
 _IPV6_NETWORK_BITS: Final = 64
-"""Whoever has one IPv6 address usually has all of its /64 network."""
+"""A client with one IPv6 address usually controls its /64 network."""
 
 _Home: TypeAlias = tuple[str, bytes]
 """An address, and the digest of the name of a user who has logged in from there."""
 _Key: TypeAlias = str | bytes | _Home
-"""What failures are counted of: an address, the digest of a user's name, or both."""
+"""The key of a count: an address, the digest of a user's name, or both."""
 
 
 class FailedLogins:
@@ -37,22 +36,22 @@ class FailedLogins:
     def __init__(self, delay_max_us: int = DELAY_MAX_US) -> None:
         self._delay_max_us = delay_max_us
         self._counts: OrderedDict[_Key, tuple[int, int]] = OrderedDict()
-        """How many failures in a row, and when the last one was; the oldest first."""
+        """Number of failures in a row and time of the last one, oldest first."""
         self._homes: OrderedDict[_Home, None] = OrderedDict()
 
     def source(self, address: str, name: str) -> object:
-        """Return who is counted together with this user at this address."""
+        """Return the key under which this user's failures at this address are counted."""
         return self._keys(address, name)[0]
 
     def delay_us(self, address: str, name: str, now_us: int) -> int:
-        """Return how long the next login of this user from this address has to wait."""
-        found = 0
+        """Return the delay of this user's next login from this address."""
+        delay_us = 0
         for key in self._keys(address, name):
             count, last_us = self._counts.get(key, (0, 0))
             if count > FREE and now_us - last_us < FORGET_US:
                 doublings = min(count - FREE - 1, self._delay_max_us.bit_length())
-                found = max(found, min(_FIRST_DELAY_US << doublings, self._delay_max_us))
-        return found
+                delay_us = max(delay_us, min(_FIRST_DELAY_US << doublings, self._delay_max_us))
+        return delay_us
 
     def failed(self, address: str, name: str, now_us: int) -> None:
         self._forget(now_us)
@@ -63,7 +62,7 @@ class FailedLogins:
             self._counts.popitem(last=False)
 
     def succeeded(self, address: str, name: str) -> None:
-        """The user is at home at this address, with no failures there."""
+        """Record that the user has logged in from this address, and clear the failures there."""
         home = _home(address, name)
         self._counts.pop(home, None)
         self._homes[home] = None
@@ -84,23 +83,23 @@ class FailedLogins:
 
 
 def _home(address: str, name: str) -> _Home:
-    """Names are kept as digests: a client chooses how long they are."""
+    """Return address and digest of a name; a digest, because clients choose how long names are."""
     return _network(address), hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 def _network(address: str) -> str:
-    """Return what one client may have all of: an IPv4 address, or an IPv6 network.
+    """Return the addresses that one client may control: an IPv4 address or an IPv6 network.
 
-    >>> [_network(each) for each in ("10.0.0.7", "::ffff:10.0.0.7", "2001:db8::1", "local")]
+    >>> [_network(address) for address in ("10.0.0.7", "::ffff:10.0.0.7", "2001:db8::1", "local")]
     ['10.0.0.7', '10.0.0.7', '2001:db8::', 'local']
     """
     try:
-        found = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
         bits = 128 - _IPV6_NETWORK_BITS
-        return str(IPv6Address(int(found) >> bits << bits))
-    return str(found)
+        return str(IPv6Address(int(parsed) >> bits << bits))
+    return str(parsed)

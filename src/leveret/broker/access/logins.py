@@ -1,12 +1,12 @@
-"""Logins: who has this name and this password, found out without stopping anybody else.
+"""Logins: checks names and passwords without blocking the broker.
 
     logins.begin("ann", b"secret", origin=Origin("10.0.0.7"), done=lambda user: ...)
 
-Owns the steps from a name and a password to a user: guest from loopback only, the delay after failures
-(`failed_logins`), the password that was right before, and the hash. Hashing takes long, so a hasher that is
-passed in does it elsewhere. `done` is called once, at once or in a later turn, with the user or with None.
-The rule: an answer tells nothing but whether name and password belong together. Users who do not exist are
-hashed, delayed and counted like all others.
+A login passes these steps: guest only from loopback, the delay after failures (`failed_logins`), the digest
+of a password that was right before, and the hash. Hashing is slow, so the `Hasher` runs it on another thread.
+`done` is called once, immediately or in a later turn, with the user or with None.
+The rule: an answer reveals only whether name and password belong together. So names that do not exist are
+hashed, delayed and counted like users.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Done: TypeAlias = Callable[[User | None], None]
 
 
 class LoginCore(DefiningCore, Protocol):
-    """The broker, as logins know it."""
+    """The part of the broker that logins use."""
 
     accounts: Accounts
 
@@ -41,25 +41,25 @@ class LoginCore(DefiningCore, Protocol):
 
 
 class Origin(NamedTuple):
-    """Where a login comes from."""
+    """The network address from which a client logs in."""
 
     address: str = ""
-    """Of the peer, without its port."""
+    """The peer's address without the port."""
     loopback: bool = False
 
 
 class Hasher(Protocol):
-    """Runs what takes long somewhere else."""
+    """Runs slow jobs outside of the broker's thread."""
 
     def __call__(self, job: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        """Call `job`, then `done` with what it returned, in a turn of the broker.
+        """Run `job`, then call `done` with its result in a turn of the broker.
 
-        `done` is called with None if too many jobs wait already, or if the job has failed.
+        `done` is called with None if too many jobs are waiting or the job has failed.
         """
 
 
 def hash_at_once(job: Callable[[], T], done: Callable[[T | None], None]) -> None:
-    """A hasher without threads, for tests: everything has happened when it returns."""
+    """Run `job` and call `done` before returning: a hasher without threads, for tests."""
     done(job())
 
 
@@ -72,11 +72,11 @@ class _Attempt:
     source: object
     done: Done
     counts: bool = True
-    """Whether it counts for the limits of logins that wait."""
+    """Whether the login counts towards the limits of waiting logins."""
 
 
 class Logins:
-    """All logins under way, and the failures that later ones wait for."""
+    """The logins in progress, and the failures that delay later logins."""
 
     def __init__(self, broker: LoginCore, hasher: Hasher) -> None:
         self._broker = broker
@@ -86,7 +86,7 @@ class Logins:
         """Logins that wait for a delay or a hash, by source."""
         self._waiting_count = 0
         self._checking: dict[tuple[str, bytes, str], list[_Attempt]] = {}
-        """Logins by what is hashed for them: many that ask the same wait for one hash."""
+        """Logins that wait for a hash, by name, digest and stored hash: equal logins share one hash."""
 
     def begin(self, name: str, password: bytes, *, origin: Origin, done: Done) -> None:
         if name == GUEST and not origin.loopback:
@@ -116,13 +116,13 @@ class Logins:
             self._check(attempt)
 
     def hash_password(self, password: bytes, done: Callable[[str | None], None]) -> None:
-        """Make the hash of a new password; None if that can't be done now."""
+        """Hash a new password and call `done` with the hash, or with None if the hasher is overloaded."""
         self._hasher(partial(passwords.hash_password, password, self._salt()), done)
 
     def _needs_no_hash(self, attempt: _Attempt) -> bool:
-        """Return whether the password was right before, or another login waits for the hash already.
+        """Return whether the password is known to be right, or an equal login already waits for the hash.
 
-        Hundreds of clients of one user may connect in the moment after a start.
+        After a start, hundreds of clients of one user may connect at the same moment.
         """
         user = self._broker.accounts.users.get(attempt.name)
         if user is not None and hmac.compare_digest(user.known_digest, attempt.digest):
@@ -151,7 +151,8 @@ class Logins:
         attempts = self._checking.pop(key)
         user = self._broker.accounts.users.get(name)
         if (NOBODY_HASH if user is None else user.password_hash) != hashed:
-            for attempt in attempts:  # the password was changed meanwhile: it is the new one that counts
+            # The password was changed meanwhile, so check against the new one.
+            for attempt in attempts:
                 self._check(attempt)
             return
         if verdict is None or not verdict.right:
@@ -164,14 +165,14 @@ class Logins:
             self._end(attempt, user)
 
     def _end(self, attempt: _Attempt, user: User | None) -> None:
-        self._leave(attempt)
+        self._stop_waiting(attempt)
         if user is None:
             self._failures.failed(attempt.address, attempt.name, self._broker.now_us())
         else:
             self._failures.succeeded(attempt.address, attempt.name)
         attempt.done(user)
 
-    def _leave(self, attempt: _Attempt) -> None:
+    def _stop_waiting(self, attempt: _Attempt) -> None:
         if not attempt.counts:
             return
         self._waiting_count -= 1
@@ -180,7 +181,7 @@ class Logins:
             del self._waiting[attempt.source]
 
     def _replace_hash(self, user: User, hashed: str) -> None:
-        """Keep a better hash of the same password; while nothing can be defined, a later login does it."""
+        """Store an Argon2id hash of the user's password, unless definitions can't be written at present."""
         if self._broker.definitions.refusal is not None:
             return
         before, user.password_hash = user.password_hash, hashed

@@ -1,11 +1,10 @@
-"""Whose a query, a sink or a consumer group is, and which other users may operate it.
+"""Owners of queries, sinks and consumer groups, and the other users who may operate them.
 
-Each belongs to the user who made it, its owner. The owner is in its note, so it survives a restart
-(`docs/formats/notes.md`). AMQP, HTTP and Flight all call `check_operate` and `check_join`; the right to read
-the queue or to write to the exchange is checked beside them, as for any client. The rule: the owner, an
-administrator, and a user with the right to configure the name may operate it. Nobody owns what an earlier
-version of Leveret made. Everybody may operate that, and the first user who opens it is its owner from then
-on.
+The user who creates a query, sink or group is its owner. The owner is stored in its note, so it survives a
+restart (`docs/formats/notes.md`). AMQP, HTTP and Flight all call `check_operate` and `check_join`; they check
+the permissions to read the queue or to write to the exchange separately. The rule: the owner, administrators,
+and users with the configure permission for the name may operate it. A query, sink or group from an earlier
+version of Leveret has no owner: everybody may operate it, and the first user who opens it becomes its owner.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ QUERY: Final = "query"
 SINK: Final = "sink"
 GROUP: Final = "group"
 NOBODY: Final = ""
-"""The owner of what an earlier version of Leveret made."""
+"""The owner in notes of earlier versions of Leveret."""
 
 
 def owner_name(user: User) -> str:
-    """The name of a user as notes have it: they are UTF-8, and a user's name may be any bytes."""
+    """Return a user's name as notes store it: notes are UTF-8, but a user's name may be any bytes."""
     return to_bytes(user.name).decode("utf-8", "backslashreplace")
 
 
 def may_operate(user: User, vhost: str, name: str, *, owner: str) -> bool:
-    """Whether the user may change, take over or end what has this name and this owner."""
+    """Return whether the user may change, take over or end an object of this name and owner."""
     return (
         owner in (NOBODY, owner_name(user))
         or ADMINISTRATOR in user.tags
@@ -46,7 +45,7 @@ def check_operate(user: User, vhost: str, kind: str, name: str, *, owner: str) -
 def check_join(user: User, vhost: str, name: str, *, owner: str) -> None:
     """Raise `AccessRefused` unless the user may be a member of the group of this name.
 
-    Another user than the owner needs the right to read the name, or one that lets it operate the group.
+    A user needs the read permission for the name, or must be allowed to operate the group.
     """
     if not user.may("read", vhost, name) and not may_operate(user, vhost, name, owner=owner):
         raise _refused(user, vhost, GROUP, name)

@@ -1,9 +1,9 @@
-"""Password hashes: how they are made and checked.
+"""Password hashes: pure functions that make and check them.
 
-These are pure functions that take long; `logins` has them run elsewhere. New hashes are Argon2id, in the text
-form that all implementations share: `$argon2id$v=19$m=19456,t=2,p=1$salt$hash`. Hashes of older versions of
-Leveret are `scrypt$salt$hash`, both in hexadecimal. They are still accepted, and `check` returns an Argon2id
-hash to replace them.
+The functions are slow; `logins` runs them on another thread. New hashes are Argon2id in the standard text
+form: `$argon2id$v=19$m=19456,t=2,p=1$salt$hash`. Hashes of older versions of Leveret are
+`scrypt$salt$hash`, both in hexadecimal. They are still accepted, and `check` returns an Argon2id hash to
+replace them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from argon2.exceptions import VerificationError
 
 _PASSES: Final = 2
 _MEMORY_KIB: Final = 19 << 10
-"""With one lane, the least that OWASP recommends: 21 ms of one processor where decision 34 measured it."""
+"""With one lane, the minimum that OWASP recommends: 21 ms of one processor (measured in decision 34)."""
 _CURRENT: Final = f"$argon2id$v=19$m={_MEMORY_KIB},t={_PASSES},p=1$"
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
@@ -26,15 +26,15 @@ _SCRYPT_COST: Final = {"n": 1 << 12, "r": 8, "p": 1}
 GUEST_HASH: Final = (
     "$argon2id$v=19$m=8,t=1,p=1$bGV2ZXJldC1ndWVzdC0wMA$8JSGC5y2k+ue6Zu0QHCAl4q6cK3WdRRN5fIElAPuBOQ"
 )
-"""Of the password guest. It is cheap, and stays so: everybody knows the password."""
+"""Hash of the password guest. It is cheap to check, because everybody knows the password."""
 NOBODY_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$H5oTdb0c2Rri02v77vzsbg$zji1QfCHRgwyTpubuACEj6jUY9O0cdaoOY86aruUVEg"
 )
-"""Of a password that nobody knows: what users who do not exist are checked against."""
+"""Hash of a random password. Logins with an unknown user name are checked against it."""
 
 
 class Verdict(NamedTuple):
-    """Whether a password is right, and the hash that replaces an outdated one."""
+    """Whether a password is right, and a hash to replace an outdated one."""
 
     right: bool
     replacement: str | None = None
@@ -49,7 +49,7 @@ def hash_password(password: bytes, salt: bytes) -> str:
 
 
 def is_password(password: bytes, hashed: str) -> bool:
-    """Return whether the hash is of this password. A damaged hash is of no password."""
+    """Return whether the hash is of this password; a damaged hash never is."""
     kind, _, rest = hashed.partition("$")
     if kind == "scrypt":
         return _is_scrypt(password, rest)
@@ -62,7 +62,8 @@ def is_password(password: bytes, hashed: str) -> bool:
 def check(password: bytes, hashed: str, salt: bytes) -> Verdict:
     """Check a password. `salt` is for the new hash if the old one is outdated.
 
-    The new hash is made for wrong passwords, too: an answer that comes sooner would tell who has an old one.
+    The new hash is also made for a wrong password. Otherwise a faster answer would reveal which users have an
+    outdated hash.
     """
     right = is_password(password, hashed)
     if hashed.startswith(_CURRENT) or hashed == GUEST_HASH:

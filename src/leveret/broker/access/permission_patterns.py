@@ -1,9 +1,9 @@
-"""Patterns of permissions: regular expressions that are searched for in the names of queues and exchanges.
+"""Permission patterns: regular expressions that are searched for in the names of queues and exchanges.
 
-RE2 does the search, because its time grows only with the length of the name. Python's own `re` would try
-2^n ways through `(a+)+$`, and stop the broker for hours. The price: RE2 has no look-around and no
-back-references; `check_pattern` says so when such a pattern is set. As in RabbitMQ, patterns and names are
-compared byte by byte. The rule: `matches` never raises, and a pattern that can't be used matches nothing.
+RE2 does the search, because its time is linear in the length of the name. Python's `re` would try 2^n ways
+through `(a+)+$` and stop the broker for hours. In exchange, RE2 has no look-around and no back-references;
+`check_pattern` explains this when such a pattern is set. As in RabbitMQ, patterns and names are compared byte
+by byte. The rule: `matches` never raises, and an invalid pattern matches no name.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from leveret.broker.canonical import to_bytes
 from leveret.broker.errors import PreconditionFailed
 
 _NAME_MAX: Final = 255
-"""Nothing in AMQP has a longer name (short strings, section 4.2.5.3)."""
+"""The longest name in AMQP, a short string (section 4.2.5.3)."""
 _MEMORY_BYTES_MAX: Final = 1 << 20
-"""Of one compiled pattern. A larger one is refused; within it, 255 bytes take 10 ms at worst."""
+"""Limit of one compiled pattern's memory. Within it, a search in 255 bytes takes 10 ms at most."""
 
 
 def _options() -> Any:
@@ -32,20 +32,20 @@ def _options() -> Any:
 
 
 def check_pattern(what: str, pattern: str) -> None:
-    """Raise `PreconditionFailed` with the reason if a pattern can't be used: `check_pattern("read", "(")`."""
+    """Raise `PreconditionFailed` with the reason if a pattern is not valid: `check_pattern("read", "(")`."""
     try:
         _compiled(pattern)
     except (re2.error, UnicodeEncodeError) as error:
         reason = error.args[0] if isinstance(error, re2.error) else str(error)
-        said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        reason_text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
         raise PreconditionFailed(
-            f"{what}: '{pattern}' is no regular expression of RE2: {said}. "
+            f"{what}: '{pattern}' is not a regular expression of RE2: {reason_text}. "
             "RE2 has no look-around ('(?=', '(?!', '(?<=') and no back-references ('\\1')"
         ) from None
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether the pattern is found in the name. The empty pattern is found in the empty name only.
+    """Return whether the pattern occurs in the name. The empty pattern matches only the empty name.
 
     >>> matches("^own-", "own-queue"), matches("^own-", "another"), matches("", "queue")
     (True, False, False)
@@ -54,11 +54,11 @@ def matches(pattern: str, name: str) -> bool:
         return not name
     if len(name) > _NAME_MAX:
         return False
-    return _found(pattern, name)
+    return _occurs(pattern, name)
 
 
 @lru_cache(maxsize=4096)
-def _found(pattern: str, name: str) -> bool:
+def _occurs(pattern: str, name: str) -> bool:
     try:
         return _compiled(pattern).search(to_bytes(name)) is not None
     except (re2.error, UnicodeEncodeError):

@@ -1,8 +1,8 @@
-"""Who may no longer read: consumers and members of groups that have lost their right are ended.
+"""Ends consumers and members of groups whose user has lost the read permission.
 
-A running consumer asks for no right again, so it is ended as if its queue had been deleted: `basic.cancel`
-from the broker. When to look is left to `revocation` and to the groups. The rule: what was delivered stays
-with the consumer's channel, which may still settle it.
+Permissions are checked when a consumer starts and not for each delivery. A consumer that has lost its
+permission is ended as if its queue had been deleted: the broker sends `basic.cancel`. `revocation` and the
+groups decide when to check. The rule: the channel keeps its unacked deliveries and may still settle them.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from leveret.broker.queues.consumer import Consumer, Source
 
 
 def end_if_forbidden(consumer: Consumer, user: User) -> None:
-    """Cancel a consumer if the user may not read what it consumes from.
+    """Cancel a consumer if the user may not read from its source.
 
-    The channel is closed where the client does not understand `basic.cancel`.
+    If the client does not support `basic.cancel`, its channel is closed instead.
     """
     refusal = _refusal(user, consumer.source)
     if refusal is None:
         return
-    told = consumer.channel.consumer_lost(consumer)
+    is_client_told = consumer.channel.consumer_lost(consumer)
     consumer.source.remove_consumer(consumer)
-    if not told:
+    if not is_client_told:
         consumer.channel.outlet.fail(refusal)
 
 
 def end_forbidden_members(group: Group) -> None:
-    """Cancel the members of a group whose topic has got a partition that they may not read."""
+    """Cancel the members of a group that may not read a partition which its topic has gained."""
     for member in list(group.members):
         end_if_forbidden(member, member.channel.user)
 
 
 def _refusal(user: User, source: Source) -> AccessRefused | None:
-    """Return why the user may not read from a source, or None if that is allowed."""
+    """Return the refusal if the user may not read from a source, or None."""
     try:
         for name in _names(source):
             user.check("read", source.vhost.name, "queue", name)
@@ -46,5 +46,5 @@ def _refusal(user: User, source: Source) -> AccessRefused | None:
 
 
 def _names(source: Source) -> Iterable[str]:
-    """Return the names for which a consumer of this source needs the right to read."""
+    """Return the names for which a consumer of this source needs the read permission."""
     return (source.subject, *source.partitions) if isinstance(source, Group) else (source.name,)

@@ -1,8 +1,8 @@
-"""What follows when a user loses rights: consumers that may not read any more end at once.
+"""Ends consumers at once when their user loses the read permission.
 
-`administration` changes the rights and calls `end_forbidden_consumers`. Everything that a client does after
-that is checked where it is done: methods, publishes, Flight and HTTP ask for the right each time. How a
-consumer is ended is left to `reading_rights`.
+`administration` changes permissions and calls `end_forbidden_consumers`. All other uses of a permission need
+nothing here: methods, publishes, Flight and HTTP check the permission each time. `reading_rights` ends the
+consumers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from leveret.broker.sessions.channel import Channel
 
 
 def end_forbidden_consumers(broker: Broker, vhost: str, user: User) -> None:
-    """Cancel the consumers of a user that read from what the user may not read."""
+    """Cancel a user's consumers in a virtual host whose sources the user may not read."""
     for session in list(broker.sessions):
-        if session.peer.is_open and session.is_of(user.name) and session.vhost.name == vhost:
+        if session.peer.is_open and session.belongs_to(user.name) and session.vhost.name == vhost:
             for channel in list(session.channels):
                 _end_consumers(channel, user)
 

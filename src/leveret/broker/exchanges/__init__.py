@@ -1,7 +1,7 @@
-"""Routing tables, one file per exchange type; `ROUTERS` names them as `exchange.declare` does.
+"""Routing tables, one file per exchange type; `ROUTERS` maps the type names of `exchange.declare` to them.
 
-A routing table says where a message goes and nothing else. Which exchanges there are, what they are called,
-which survive a restart, and what becomes of a message that reaches nothing is the virtual host's.
+A routing table returns the destinations of a message and does nothing else. The virtual host owns the
+exchanges, their names and durability, and handles messages that reach no destination.
 """
 
 from __future__ import annotations

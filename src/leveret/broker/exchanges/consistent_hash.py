@@ -1,17 +1,16 @@
-"""Exchanges of type `x-consistent-hash`: each message goes to one destination, the same for the same key.
+"""Exchanges of type `x-consistent-hash`: all messages with one key go to one destination.
 
-Owns which destination that is. What is hashed is the routing key, or the header or property that
-`hash-header` or `hash-property` name in the exchange's arguments; the key of a binding is a number, and its
-destination's weight. Streams bound to such an exchange are a topic's partitions: `partitions` lists them in
-their order, which is that of their names and has no part in where a message goes.
+The router hashes the routing key, or the header or property that `hash-header` or `hash-property` names in
+the exchange's arguments. The key of a binding is a number: the weight of its destination. Streams bound to
+such an exchange are a topic's partitions. `partitions` lists them by name; the order does not affect routing.
 
     what is hashed ── BLAKE2b ──> one of 65,536 slots ── the highest bid ──> destination
 
-A slot belongs to the destination that bids most for it. Bids come from the slot's number, the destination's
-name and its weight alone (weighted rendezvous hashing). The rule: the same set of bindings gives the same
-owners, whatever the order in which they were made or restored, and in every version; a binding that comes or
-goes moves its own share and nothing else. Jump hashing, as in RabbitMQ's plugin, keeps neither of these
-promises for a binding that is not the last.
+A slot belongs to the destination with the highest bid. A bid depends only on the slot's number and the
+destination's name and weight (weighted rendezvous hashing). The rule: the owners of the slots depend only on
+the set of bindings, not on their order, and are equal in every version. A binding that is added or removed
+moves only its own share of the slots. The jump hashing of RabbitMQ's plugin guarantees neither, unless the
+binding is the last one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HASH_PROPERTY: Final = "hash-property"
 PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 SLOT_BITS: Final = 16
-"""The standard deviation of a share is 1 % of it with eight equal destinations, 3 % with 64."""
+"""With 16 bits, a share deviates by 1 % (standard deviation) with eight equal destinations, 3 % with 64."""
 
 _WEIGHT: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = re.compile(r"([0-9]+)")
@@ -41,7 +40,7 @@ _UNIT: Final = 2.0**-64
 
 
 class Bidder(NamedTuple, Generic[Destination]):
-    """A destination, ready to bid for slots: `route` is what the router answers if it wins."""
+    """A destination that bids for slots; `route` is the router's result for the slots that it wins."""
 
     seed: int
     weight: float
@@ -49,7 +48,7 @@ class Bidder(NamedTuple, Generic[Destination]):
 
 
 class ConsistentHashRouter(Router[Destination]):
-    """As RabbitMQ's plugin `rabbitmq_consistent_hash_exchange`, but for what a change of bindings moves.
+    """Routes like RabbitMQ's plugin `rabbitmq_consistent_hash_exchange`, but with other owners of the slots.
 
     >>> router = ConsistentHashRouter[str]()
     >>> router.bind("orders-10", "1", {}), router.bind("orders-9", "1", {})
@@ -85,8 +84,8 @@ class ConsistentHashRouter(Router[Destination]):
 
     @property
     def partitions(self) -> tuple[Destination, ...]:
-        """All destinations, sorted by name, numbers in it by their value: `orders-9` before `orders-10`."""
-        return tuple(sorted(self._weights, key=_place))
+        """All destinations by name; numbers in names sort by value: `orders-9` before `orders-10`."""
+        return tuple(sorted(self._weights, key=_sort_key))
 
     def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
         owners = self._owners
@@ -94,37 +93,38 @@ class ConsistentHashRouter(Router[Destination]):
             if not self._weights:
                 return ()
             owners = self._prepare()
-        value = self._subject(properties) if self.needs_properties else routing_key
+        value = self._hashed_value(properties) if self.needs_properties else routing_key
         slot = hash64(_as_bytes(value)) >> 64 - SLOT_BITS
-        found = owners[slot]
-        if found is None:
-            found = owners[slot] = self._highest_bid(slot)
-        return found
+        owner = owners[slot]
+        if owner is None:
+            owner = owners[slot] = self._highest_bid(slot)
+        return owner
 
     def route_all(
         self, routing_keys: Sequence[str], properties: Mapping[str, Value]
     ) -> Collection[Destination]:
-        """A message goes to one destination: the keys of its carbon copies do not count."""
+        """Route by the first key only: a message goes to one destination, so CC and BCC keys do not count."""
         return self.route(routing_keys[0], properties)
 
-    def _subject(self, properties: Mapping[str, Value]) -> Value:
-        """What is hashed; messages that do not have it all go the same way."""
+    def _hashed_value(self, properties: Mapping[str, Value]) -> Value:
+        """Return the header or property to hash, or None; all messages without it share a destination."""
         if self._property is not None:
             return properties.get(self._property)
         headers = properties.get("headers")
         return headers.get(self._header) if isinstance(headers, dict) and self._header is not None else None
 
     def _prepare(self) -> list[tuple[Destination] | None]:
-        """Sorted, so that also of two equal bids the same one wins."""
+        """Make the bidders and an empty table of owners; bidders are sorted, so that ties have one winner."""
         self._bidders = [
             Bidder(hash64(_identity(destination)) | 1, float(weight), (destination,))
-            for destination, weight in sorted(self._weights.items(), key=lambda item: _place(item[0]))
+            for destination, weight in sorted(self._weights.items(), key=lambda item: _sort_key(item[0]))
         ]
         self._owners = [None] * (1 << SLOT_BITS)
         return self._owners
 
     def _highest_bid(self, slot: int) -> tuple[Destination]:
-        """A destination draws a number between 0 and 1; the best of n draws is distributed as an nth root."""
+        """Return the owner's route: each destination draws as often as its weight, and the best draw wins."""
+        # The best of n draws between 0 and 1 is distributed as the nth root of one draw.
         point = spread(slot)
         bids = [log((seed * point & _MASK | 1) * _UNIT) / weight for seed, weight, _ in self._bidders]
         return self._bidders[bids.index(max(bids))].route
@@ -142,7 +142,7 @@ class ConsistentHashRouter(Router[Destination]):
 
 
 def weight_of(routing_key: str) -> int:
-    """The number that the key of a binding is.
+    """Return the weight that the key of a binding states.
 
     >>> weight_of("10")
     10
@@ -159,12 +159,12 @@ def weight_of(routing_key: str) -> int:
 
 
 def hash64(data: bytes) -> int:
-    """BLAKE2b (RFC 7693) of eight bytes, read in network order."""
+    """Return the BLAKE2b hash (RFC 7693) with eight bytes as a number in network order."""
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 def spread(number: int) -> int:
-    """64 bits that look like chance: what SplitMix64 makes of a state."""
+    """Return 64 pseudo-random bits for a number: the output of SplitMix64 for this state."""
     bits = (number + 1) * 0x9E3779B97F4A7C15 & _MASK
     bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _MASK
@@ -172,7 +172,7 @@ def spread(number: int) -> int:
 
 
 def _name_in(arguments: Mapping[str, Value], argument: str) -> str | None:
-    """The header or property that an argument names."""
+    """Return the name of a header or property from the exchange's arguments, or None."""
     if argument not in arguments:
         return None
     name = arguments[argument]
@@ -184,7 +184,7 @@ def _name_in(arguments: Mapping[str, Value], argument: str) -> str | None:
 
 
 def _as_bytes(value: Value) -> bytes:
-    """Text is its bytes, a number or time its decimal digits, nothing is empty; else as a table holds it."""
+    """Return the bytes to hash: of text its bytes, of a number its digits, else its field table encoding."""
     if isinstance(value, str):
         return to_bytes(value)
     if isinstance(value, bytes | bytearray):
@@ -199,7 +199,7 @@ def _name_of(destination: Hashable) -> str:
 
 
 def _is_exchange(destination: Hashable) -> bool:
-    """An exchange may have the name of a queue; it is what routes on."""
+    """Return whether a destination is an exchange; a queue may have its name."""
     return hasattr(destination, "router")
 
 
@@ -208,8 +208,9 @@ def _identity(destination: Hashable) -> bytes:
     return kind + to_bytes(_name_of(destination))
 
 
-def _place(destination: Hashable) -> tuple[list[tuple[int, str]], bool]:
-    """Where a destination stands among the partitions."""
-    parts = _NUMBERS.split(_name_of(destination))  # text and digits in turn
+def _sort_key(destination: Hashable) -> tuple[list[tuple[int, str]], bool]:
+    """Return the key that sorts destinations by name, with numbers in names by their value."""
+    # Text and digits alternate.
+    parts = _NUMBERS.split(_name_of(destination))
     numbered = [(int(part) if index % 2 else 0, part) for index, part in enumerate(parts)]
     return numbered, _is_exchange(destination)

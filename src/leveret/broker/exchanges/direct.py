@@ -1,7 +1,7 @@
-"""Direct exchanges: a message goes where its routing key is bound, character by character.
+"""Direct exchanges: a message goes to the destinations that are bound with exactly its routing key.
 
-Owns the map from key to destinations. The default exchange is not one of these: its bindings are the queues'
-names, and the virtual host looks them up there.
+The default exchange does not use this router: the virtual host looks up its routing keys among the names of
+queues.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class DirectRouter(Router[Destination]):
         self._keys: dict[str, Tally[Destination]] = {}
 
     def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
-        found = self._keys.get(routing_key)
-        return tuple(found) if found else ()
+        return tuple(self._keys.get(routing_key, ()))
 
     def _index(self, binding: Binding[Destination]) -> None:
         self._keys.setdefault(binding.routing_key, Tally()).add(binding.destination)

@@ -1,7 +1,7 @@
-"""An exchange: a name, some properties, and a routing table.
+"""An exchange: its name, its declared properties and its routing table.
 
-How each type routes is in `exchanges/`; which exchanges there are, and how a message travels from one to the
-next, is the virtual host's.
+The other files of `exchanges/` route, one for each exchange type. The virtual host owns the exchanges and
+routes messages from one exchange to the next.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
 from leveret.broker.exchanges import Router
 from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.policies import NO_POLICIES, AppliedPolicies
 
 Bound = Union[Destination, "Exchange"]
-"""What can be bound to an exchange."""
+"""The destination of a binding: a queue, a stream or another exchange."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,8 +31,10 @@ class Exchange:
     table: Mapping[str, Value] = field(default_factory=dict)
     """The arguments as declared."""
     alternate: str | None = None
+    policies: AppliedPolicies = NO_POLICIES
+    """The policies that apply: see `vhosts.policy_changes`."""
     defined: int = 0
-    """The number of the definition change that made it."""
+    """Number of the definition change that created the exchange."""
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:

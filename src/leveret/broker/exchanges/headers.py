@@ -1,10 +1,10 @@
-"""Headers exchanges: a message goes where its headers fit the arguments of a binding; keys are ignored.
+"""Headers exchanges: a message goes to the destinations whose binding arguments match its headers.
 
-Owns one pattern per distinct set of binding arguments, however many destinations share it; a message is held
-against each pattern. The binding argument `x-match` says whether `all` the other arguments must fit (so it is
-without `x-match`) or `any` of them; both leave out arguments that begin with `x-`, `all-with-x` and
-`any-with-x` count them. An argument without a value fits if the header is there at all. Values are compared
-as Erlang's `==` does: 1 fits 1.0, a string fits the same bytes, true does not fit 1.
+The router has one pattern per distinct set of binding arguments, and compares each message with each pattern.
+The binding argument `x-match` says whether `all` the other arguments must match (the default) or `any` of
+them. Both ignore arguments that begin with `x-`; `all-with-x` and `any-with-x` include them. An argument
+without a value matches every value of the header. Values are compared like Erlang's `==`: 1 equals 1.0, a
+string equals its bytes, true does not equal 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MISSING: Final = object()
 
 
 class Pattern(Generic[Destination]):
-    """What a message's headers must be for it to reach `bound`."""
+    """One set of binding arguments, and the destinations that are bound with it."""
 
     __slots__ = ("any", "bound", "wanted")
 
@@ -41,10 +41,10 @@ class Pattern(Generic[Destination]):
         self.bound: Tally[Destination] = Tally()
 
     def fits(self, headers: Mapping[str, Hashable]) -> bool:
-        """`headers` maps names to comparable values. The first argument that decides ends the search."""
-        for key, value in self.wanted:
-            found = headers.get(key, _MISSING)
-            fits = found is not _MISSING and (value is _PRESENT or found == value)
+        """Return whether headers match; `headers` maps names to comparable values."""
+        for key, wanted_value in self.wanted:
+            value = headers.get(key, _MISSING)
+            fits = value is not _MISSING and (wanted_value is _PRESENT or value == wanted_value)
             if fits == self.any:
                 return fits
         return not self.any
@@ -69,7 +69,7 @@ class HeadersRouter(Router[Destination]):
         self._patterns: dict[Hashable, Pattern[Destination]] = {}
 
     def check_arguments(self, arguments: Mapping[str, Value]) -> None:
-        """Refuse an `x-match` that is none of the four words.
+        """Raise `PreconditionFailed` unless `x-match` is one of its four values.
 
         >>> HeadersRouter[str]().check_arguments({"x-match": "some"})
         Traceback (most recent call last):
@@ -91,14 +91,14 @@ all-with-x, or any-with-x
 
     def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
         headers = properties.get("headers")
-        given = (
+        comparables = (
             {key: comparable(value) for key, value in headers.items()} if isinstance(headers, dict) else {}
         )
-        found: dict[Destination, None] = {}
+        destinations: dict[Destination, None] = {}
         for pattern in self._patterns.values():
-            if pattern.fits(given):
-                found.update(dict.fromkeys(pattern.bound))
-        return tuple(found)
+            if pattern.fits(comparables):
+                destinations.update(dict.fromkeys(pattern.bound))
+        return tuple(destinations)
 
     def _index(self, binding: Binding[Destination]) -> None:
         key = identity(binding.arguments)

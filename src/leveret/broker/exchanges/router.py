@@ -1,9 +1,9 @@
-"""What all exchange types share: the register of bindings, and how a routing table is asked.
+"""The base of all routing tables: the set of bindings, and the interface for routing.
 
-Owns which bindings exist, by destination, so that a destination that is deleted costs as much as the bindings
-it had. Which destinations a message reaches is left to one subclass per exchange type, which keeps an index
-of its own; names, durability and permissions are left to the virtual host. The rule: `_index` and `_unindex`
-are called once per binding that appears or disappears, never for one that was there or was missing.
+`Router` keeps the bindings by destination, so that deleting a destination costs time only for its own
+bindings. One subclass per exchange type keeps an index of its own and routes messages. The virtual host owns
+names, durability and permissions. The rule: `_index` and `_unindex` are called exactly once for each binding
+that is added or removed.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Router(ABC, Generic[Destination]):
     """
 
     needs_properties: bool = False
-    """Whether `route` looks at properties or headers; if not, whoever calls it need not decode them."""
+    """Whether `route` reads properties or headers; if not, the caller need not decode them."""
 
     def __init__(self) -> None:
-        self._of: dict[Destination, dict[Hashable, Binding[Destination]]] = {}
+        self._by_destination: dict[Destination, dict[Hashable, Binding[Destination]]] = {}
         self._count = 0
 
     @abstractmethod
     def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
-        """Where a message goes, each destination once. Its headers are `properties["headers"]`."""
+        """Return a message's destinations, each once; its headers are `properties["headers"]`."""
 
     @abstractmethod
     def _index(self, binding: Binding[Destination]) -> None: ...
@@ -55,71 +55,71 @@ class Router(ABC, Generic[Destination]):
     def route_all(
         self, routing_keys: Sequence[str], properties: Mapping[str, Value]
     ) -> Collection[Destination]:
-        """Where a message goes that has several keys, its own first; each destination once."""
+        """Return the destinations, each once, of a message with its routing key and those of its copies."""
         if len(routing_keys) == 1:
             return self.route(routing_keys[0], properties)
-        found: dict[Destination, None] = {}
+        destinations: dict[Destination, None] = {}
         for key in routing_keys:
-            found.update(dict.fromkeys(self.route(key, properties)))
-        return found
+            destinations.update(dict.fromkeys(self.route(key, properties)))
+        return destinations
 
     def configure(self, arguments: Mapping[str, Value]) -> None:
-        """Take what the exchange's arguments say about routing; `PreconditionFailed` if it is wrong."""
+        """Apply the exchange's arguments; raise `PreconditionFailed` if one is invalid."""
 
     def check_arguments(self, arguments: Mapping[str, Value]) -> None:
-        """Raise `PreconditionFailed` if a binding can't have these; most types take any."""
+        """Raise `PreconditionFailed` if a binding's arguments are invalid; most types accept any."""
 
     def bind(self, destination: Destination, routing_key: str, arguments: Mapping[str, Value]) -> bool:
-        """False when this very binding existed: same destination, same key, same arguments.
+        """Add a binding; return False if it exists with this destination, key and arguments.
 
-        `PreconditionFailed`, and nothing has changed, if no binding of this type can have such a key.
+        Raise `PreconditionFailed`, without a change, if the key is invalid for the exchange type.
         """
         key = (routing_key, identity(arguments))
-        if key in self._of.get(destination, ()):
+        if key in self._by_destination.get(destination, ()):
             return False
         binding = Binding(destination, routing_key, arguments)
         self._index(binding)
-        self._of.setdefault(destination, {})[key] = binding
+        self._by_destination.setdefault(destination, {})[key] = binding
         self._count += 1
         return True
 
     def unbind(self, destination: Destination, routing_key: str, arguments: Mapping[str, Value]) -> bool:
-        """False when there was no such binding."""
-        mine = self._of.get(destination, {})
-        binding = mine.pop((routing_key, identity(arguments)), None)
+        """Remove a binding; return False if it does not exist."""
+        bindings = self._by_destination.get(destination, {})
+        binding = bindings.pop((routing_key, identity(arguments)), None)
         if binding is None:
             return False
-        if not mine:
-            del self._of[destination]
+        if not bindings:
+            del self._by_destination[destination]
         self._unindex(binding)
         self._count -= 1
         return True
 
     def forget(self, destination: Destination) -> int:
-        """The destination is gone: drop its bindings, return how many there were."""
-        mine = self._of.pop(destination, {})
-        for binding in mine.values():
+        """Remove all bindings of a destination; return their number."""
+        bindings = self._by_destination.pop(destination, {})
+        for binding in bindings.values():
             self._unindex(binding)
-        self._count -= len(mine)
-        return len(mine)
+        self._count -= len(bindings)
+        return len(bindings)
 
     @property
     def bindings(self) -> Iterator[Binding[Destination]]:
-        return (binding for mine in self._of.values() for binding in mine.values())
+        return (binding for bindings in self._by_destination.values() for binding in bindings.values())
 
     def has(self, destination: Destination, routing_key: str, arguments: Mapping[str, Value]) -> bool:
-        """Whether there is this very binding."""
-        return (routing_key, identity(arguments)) in self._of.get(destination, ())
+        """Return whether the binding with this destination, key and arguments exists."""
+        return (routing_key, identity(arguments)) in self._by_destination.get(destination, ())
 
     def bindings_of(self, destination: Destination) -> Iterator[Binding[Destination]]:
-        return iter(self._of.get(destination, {}).values())
+        return iter(self._by_destination.get(destination, {}).values())
 
     def __len__(self) -> int:
         return self._count
 
 
 class Tally(dict[Destination, int]):
-    """Destinations in the order they came, each with the number of bindings that lead to it here."""
+    """Destinations in the order of their first binding, each with the number of its bindings."""
 
     def add(self, destination: Destination) -> None:
         self[destination] = self.get(destination, 0) + 1

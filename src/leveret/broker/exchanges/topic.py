@@ -1,12 +1,12 @@
-"""Topic exchanges: patterns of words, where `*` stands for one word and `#` for any number of them.
+"""Topic exchanges: patterns of words, where `*` stands for one word and `#` for any number of words.
 
-Owns a trie of the bound patterns, one edge per word. A key is matched word by word against all nodes that are
-still possible, as a set: `#` leads to its node without a word and lets that node stay for every further one.
-So a pattern like `#.#.#.a` costs its length per word of the key, and never a power of it. Results are kept
-per key until a binding changes. The rule: a node without destinations and without children is cut off.
+The router keeps a trie of the bound patterns, one edge per word. It matches a key word by word against the
+set of nodes that are still possible. The node of `#` is entered without a word and stays in the set for every
+further word. So the time per word of the key is linear in the length of a pattern like `#.#.#.a`. Results are
+cached by key until a binding changes. The rule: a node without destinations and children is removed.
 
-Words are what stands between dots: `a..b` has an empty one in the middle, `.` has two, and the empty key has
-none at all (it is matched by `#` and by the empty pattern, not by `*`), as in RabbitMQ.
+Words are separated by dots, as in RabbitMQ. `a..b` has an empty word in the middle, `.` has two empty words.
+The empty key has no word: it matches `#` and the empty pattern, but not `*`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ ONE_WORD: Final = "*"
 ANY_WORDS: Final = "#"
 
 KEPT_ROUTES_MAX: Final = 4096
+"""Limit of the cache of results by key."""
 
 
 def split(key: str) -> list[str]:
-    """The words of a routing key or a pattern."""
+    """Return the words of a routing key or a pattern."""
     return key.split(".") if key else []
 
 
 class Node(Generic[Destination]):
-    """One place in the trie: what is bound to the words that lead here, and the words that go on."""
+    """A node of the trie: the destinations bound with the words up to here, and the children by next word."""
 
     __slots__ = ("bound", "children", "stays")
 
@@ -37,7 +38,7 @@ class Node(Generic[Destination]):
         self.bound: Tally[Destination] = Tally()
         self.children: dict[str, Node[Destination]] = {}
         self.stays = stays
-        """Reached by `#`: any further word leaves a match where it is."""
+        """Whether the node is reached by `#`, so that it still matches after any further word."""
 
 
 class TopicRouter(Router[Destination]):
@@ -53,28 +54,28 @@ class TopicRouter(Router[Destination]):
     def __init__(self) -> None:
         super().__init__()
         self._root: Node[Destination] = Node(stays=False)
-        # A hit costs 0.1 µs, a walk of three words 2 µs and more, and publishers repeat their keys.
+        # A hit costs 0.1 µs, a match of three words 2 µs and more, and publishers repeat their keys.
         self._routes: dict[str, tuple[Destination, ...]] = {}
 
     def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
-        found = self._routes.get(routing_key)
-        if found is None:
-            found = self._walk(split(routing_key))
+        destinations = self._routes.get(routing_key)
+        if destinations is None:
+            destinations = self._match(split(routing_key))
             if len(self._routes) >= KEPT_ROUTES_MAX:
                 self._routes.clear()
-            self._routes[routing_key] = found
-        return found
+            self._routes[routing_key] = destinations
+        return destinations
 
-    def _walk(self, words: list[str]) -> tuple[Destination, ...]:
-        nodes = _with_skipped([self._root])
+    def _match(self, words: list[str]) -> tuple[Destination, ...]:
+        nodes = _with_wordless([self._root])
         for word in words:
             if not nodes:
                 return ()
-            nodes = _with_skipped(_after(word, nodes))
-        found: dict[Destination, None] = {}
+            nodes = _with_wordless(_after_word(word, nodes))
+        destinations: dict[Destination, None] = {}
         for node in nodes:
-            found.update(dict.fromkeys(node.bound))
-        return tuple(found)
+            destinations.update(dict.fromkeys(node.bound))
+        return tuple(destinations)
 
     def _index(self, binding: Binding[Destination]) -> None:
         node = self._root
@@ -99,11 +100,11 @@ class TopicRouter(Router[Destination]):
 
 
 Nodes = dict[Node[Destination], None]
-"""A set of nodes that keeps its order, so that equal tables route in equal order."""
+"""A set of nodes in a fixed order, so that equal bindings route in equal order."""
 
 
-def _after(word: str, nodes: Iterable[Node[Destination]]) -> Iterable[Node[Destination]]:
-    """Where one word of the key leads from these nodes."""
+def _after_word(word: str, nodes: Iterable[Node[Destination]]) -> Iterable[Node[Destination]]:
+    """Yield the nodes that one word of the key leads to."""
     for node in nodes:
         if node.stays:
             yield node
@@ -114,8 +115,8 @@ def _after(word: str, nodes: Iterable[Node[Destination]]) -> Iterable[Node[Desti
             yield children[ONE_WORD]
 
 
-def _with_skipped(nodes: Iterable[Node[Destination]]) -> Nodes[Destination]:
-    """These nodes, and those that `#` reaches from them with no word at all."""
+def _with_wordless(nodes: Iterable[Node[Destination]]) -> Nodes[Destination]:
+    """Return these nodes and the nodes that `#` reaches from them without a word."""
     reached: Nodes[Destination] = {}
     for start in nodes:
         node: Node[Destination] | None = start

@@ -1,1 +1,1 @@
-"""Consumer groups: RocketMQ's progress model over streams and topics, with the holes kept."""
+"""Consumer groups over streams and topics: RocketMQ's model of progress, with a record of the holes."""

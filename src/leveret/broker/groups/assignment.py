@@ -1,7 +1,7 @@
-"""Who has which partition, in orderly mode: a pure function.
+"""Assignment of partitions to members in orderly mode, as a pure function.
 
-Sticky and even: nobody has two more than another, and of those that someone has only as many move as that
-takes. Given the same, it says the same.
+The assignment is sticky and even: no member has two partitions more than another, and only as many partitions
+move as this requires. Equal arguments give equal results.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ M = TypeVar("M", bound=Hashable)
 
 
 def assign(partitions: Sequence[P], members: Sequence[M], current: Mapping[P, M]) -> dict[P, M]:
-    """The owner of each partition; empty when there are no members.
+    """Return the owner of each partition; empty if there are no members.
 
     >>> assign(["a", "b", "c"], [1, 2], {"a": 1, "b": 1, "c": 1})
     {'a': 1, 'b': 1, 'c': 2}
     """
     if not members:
         return {}
-    kept: dict[M, list[P]] = {member: [] for member in members}
-    homeless = []
+    owned_by_member: dict[M, list[P]] = {member: [] for member in members}
+    unassigned = []
     for partition in partitions:
         owner = current.get(partition)
-        if owner in kept:
-            kept[owner].append(partition)
+        if owner in owned_by_member:
+            owned_by_member[owner].append(partition)
         else:
-            homeless.append(partition)
-    least, more = divmod(len(partitions), len(members))
-    richest = sorted(members, key=lambda member: -len(kept[member]))
-    room = {member: least + (place < more) for place, member in enumerate(richest)}
+            unassigned.append(partition)
+    minimum, remainder = divmod(len(partitions), len(members))
+    members_by_count = sorted(members, key=lambda member: -len(owned_by_member[member]))
+    quota = {member: minimum + (rank < remainder) for rank, member in enumerate(members_by_count)}
     for member in members:
-        homeless.extend(kept[member][room[member] :])
-        del kept[member][room[member] :]
+        unassigned.extend(owned_by_member[member][quota[member] :])
+        del owned_by_member[member][quota[member] :]
     for member in members:
-        while len(kept[member]) < room[member]:
-            kept[member].append(homeless.pop(0))
-    owners = {partition: member for member, mine in kept.items() for partition in mine}
+        while len(owned_by_member[member]) < quota[member]:
+            owned_by_member[member].append(unassigned.pop(0))
+    owners = {partition: member for member, owned in owned_by_member.items() for partition in owned}
     return {partition: owners[partition] for partition in partitions}

@@ -1,9 +1,9 @@
-"""A group: one cursor per partition of what it reads, and the members that share the work.
+"""A group: one cursor per partition of a stream or topic, and the members that share the work.
 
-Owns membership and who is served from which partition: in concurrent mode everybody from all of them, in
-orderly mode each partition has one owner at a time. Nothing of this is left to clients: a member that comes
-or goes changes it within the turn. A partition whose owner still has a message in flight moves when that is
-settled. What happens inside of a partition is `Partition`'s.
+Owns membership, and which member is served from which partition. In concurrent mode all members are served
+from all partitions; in orderly mode each partition has one owner at a time. Clients decide nothing: a joining
+or leaving member changes the assignment within the turn. A partition whose owner still has a message in
+flight changes owners when that message is settled. The deliveries of a partition belong to `Partition`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEAD_LETTERS: Final = "%DLQ%"
 
 
 class GroupHost(Protocol):
-    """The virtual host, as its groups know it."""
+    """What groups need of their virtual host."""
 
     name: str
 
@@ -39,7 +39,7 @@ class GroupHost(Protocol):
     def queues(self) -> Mapping[str, Destination]: ...
 
     def add_lasting_queue(self, name: str) -> Destination:
-        """Make a durable queue without arguments."""
+        """Create a durable queue without arguments."""
 
 
 class Group(Source):
@@ -59,21 +59,20 @@ class Group(Source):
         super().__init__(vhost.broker, vhost, name)
         self.host = vhost
         self.subject = subject
-        """The stream or topic it reads."""
+        """Name of the stream or topic that the group reads."""
         self.number = number
         self.settings = settings
         self.owner = owner
-        """The user who made it."""
         self.epoch = epoch
-        """Of a query: the number of its present run."""
+        """Number of the present run, if the group belongs to a query."""
         self.partitions: dict[str, Partition] = {}
         self.members: dict[Member, None] = {}
         self.stale_acks = 0
-        """Settlements that came too late, and were refused."""
-        self._moving = False
-        """Whether a partition is to have another owner when what it has in flight is settled."""
-        self._hungry: dict[Deliverer, None] = {}
-        """Of partitions with something ready for which there was no credit, in the order of their turn."""
+        """Number of settlements that came too late and were refused."""
+        self._handover_pending = False
+        """Whether a partition is to change owners when its messages in flight are settled."""
+        self._without_credit: dict[Deliverer, None] = {}
+        """Keys: deliverers of partitions with ready messages but no credit, in the order of their turn."""
 
     def __str__(self) -> str:
         return f"group '{self.name}' on '{self.subject}' in vhost '{self.vhost.name}'"
@@ -84,21 +83,22 @@ class Group(Source):
 
     @property
     def timeout_us(self) -> int:
-        """Of deliveries: in orderly mode there is no other member to give a message to."""
+        """Timeout of deliveries; none in orderly mode, where no other member could get the message."""
         return 0 if self.settings.mode == ORDERLY else 1000 * self.settings.consume_timeout_ms
 
     def dead_letters(self) -> Destination:
-        """The queue of what could not be consumed; it is there from the first such message on."""
+        """Return the group's dead-letter queue; it is created for the first dead letter."""
         name = DEAD_LETTERS + self.name
         return self.host.queues.get(name) or self.host.add_lasting_queue(name)
 
     # partitions
 
     def add_partition(self, stream: Readable, *, start: int | None) -> Partition:
-        """With the cursor it has there, or a new one that begins at `start`."""
+        """Add a partition with the group's existing cursor, or a new one that begins at `start`."""
         store = self.broker.store
         cursor = store.cursors(stream.log.id).get(self.cursor_name)
-        if cursor is None:  # what was aborted, or is too old though still there, is no message for it
+        # Aborted rows, and messages that retention will remove, are not for the new cursor.
+        if cursor is None:
             cursor = store.create_cursor(
                 stream.log,
                 self.cursor_name,
@@ -108,13 +108,13 @@ class Group(Source):
                 visible_to=stream.cursor,
             )
         partition = self.partitions[stream.name] = Partition(self, stream, cursor)
-        self._seat_all([partition])
+        self._serve_members([partition])
         return partition
 
     def remove_partition(self, partition: Partition) -> None:
         partition.close()
         del self.partitions[partition.name]
-        self._hungry.pop(partition.deliverer, None)
+        self._without_credit.pop(partition.deliverer, None)
 
     # members
 
@@ -123,7 +123,7 @@ class Group(Source):
 
     def join(self, member: Member) -> None:
         self.members[member] = None
-        self._seat_all(list(self.partitions.values()))
+        self._serve_members(list(self.partitions.values()))
 
     def remove_consumer(self, consumer: Consumer) -> None:
         assert isinstance(consumer, Member)
@@ -131,84 +131,87 @@ class Group(Source):
             return
         del self.members[consumer]
         for partition in self.partitions.values():
-            partition.dismiss(consumer)
+            partition.stop_serving(consumer)
             if partition.owner is consumer:
                 partition.owner = None
-            partition.forget_gone()
-        self._seat_all(list(self.partitions.values()))
+            partition.forget_departed()
+        self._serve_members(list(self.partitions.values()))
 
-    def _seat_all(self, partitions: Sequence[Partition]) -> None:
+    def _serve_members(self, partitions: Sequence[Partition]) -> None:
         if self.settings.mode == ORDERLY:
             self._assign()
             return
         for partition in partitions:
             for member in self.members:
-                partition.admit(member)
+                partition.serve(member)
 
     def _assign(self) -> None:
-        """Partitions move to their new owners, but for those with a message in flight: they follow later."""
-        current = {each.name: each.owner for each in self.partitions.values() if each.owner is not None}
+        """Give partitions to their new owners, except those with messages in flight, which follow later."""
+        partitions = self.partitions.values()
+        current = {partition.name: partition.owner for partition in partitions if partition.owner is not None}
         target = assign(list(self.partitions), list(self.members), current)
-        self._moving = False
+        self._handover_pending = False
         for name, partition in self.partitions.items():
             owner = target.get(name)
             if partition.owner is not owner and partition.cursor.in_flight:
-                self._moving = True
+                self._handover_pending = True
             elif partition.owner is not owner:
                 if partition.owner is not None:
-                    partition.dismiss(partition.owner)
+                    partition.stop_serving(partition.owner)
                 partition.owner = owner
                 if owner is not None:
-                    partition.admit(owner)
+                    partition.serve(owner)
 
-    # out
+    # delivery
 
     def wake_partition(self, deliverer: Deliverer) -> None:
-        self._hungry[deliverer] = None
+        self._without_credit[deliverer] = None
         self.broker.wake(self)
 
-    def is_hungry(self, deliverer: Deliverer) -> None:
-        self._hungry[deliverer] = None
+    def note_without_credit(self, deliverer: Deliverer) -> None:
+        self._without_credit[deliverer] = None
 
-    def wake_hungry(self) -> None:
-        if self._hungry or self._moving:
+    def wake_without_credit(self) -> None:
+        if self._without_credit or self._handover_pending:
             self.broker.wake(self)
 
     def run(self) -> None:
-        """Serves partitions in turns for as long as somebody has credit."""
-        if self._moving:
+        """Serve partitions in turns while a member has credit."""
+        if self._handover_pending:
             self._assign()
-        hungry, self._hungry = self._hungry, {}
-        waiting = iter(hungry)
+        scheduled, self._without_credit = self._without_credit, {}
+        waiting = iter(scheduled)
         for deliverer in waiting:
             if self.broker.ledger.is_stalled(deliverer):
-                continue  # the sync runs it
+                # The next sync runs it.
+                continue
             deliverer.run()
-            if self._hungry and not any(member.credit for member in self.members):
+            if self._without_credit and not any(member.credit for member in self.members):
                 break
-        left = dict.fromkeys(waiting)
-        for deliverer in left:
+        not_served = dict.fromkeys(waiting)
+        for deliverer in not_served:
             if deliverer.cursor.waiting.next_due_us is not None:
-                deliverer.run()  # its timer must be set, whoever has credit
-        self._hungry = left | self._hungry
+                # The run sets the timer for delayed messages, even without credit.
+                deliverer.run()
+        self._without_credit = not_served | self._without_credit
 
     def room_again(self, consumer: Consumer) -> None:
-        self.wake_hungry()
+        self.wake_without_credit()
 
     def refused_late(self, partition: str, count: int) -> None:
-        """Settlements of a partition's messages came too late."""
+        """Count settlements of a partition's messages that came too late."""
         self.stale_acks += count
         self.broker.note_stale(partition, count, self.stale_acks)
 
-    # changes
+    # settings
 
-    def change(self, wanted: Mapping[str, Any]) -> Settings:
-        """What the settings would be; `BadSetting` where they make no sense."""
-        settings = self.settings.changed(wanted)
+    def changed_settings(self, changes: Mapping[str, Any]) -> Settings:
+        """Return the settings with these changes; raise `PreconditionFailed` if they are invalid."""
+        settings = self.settings.changed(changes)
         if settings.mode != self.settings.mode:
             if QUERY in (settings.mode, self.settings.mode):
                 raise PreconditionFailed(f"{self} is a query's: its mode can't be changed")
-            if self.members or any(each.cursor.in_flight for each in self.partitions.values()):
+            if self.members or self.in_flight:
                 raise PreconditionFailed(
                     f"{self} is {self.settings.mode}: the mode can be changed only while it has no members "
                     "and nothing in flight"
@@ -216,17 +219,17 @@ class Group(Source):
         return settings
 
     def apply(self, settings: Settings) -> None:
-        """From now on, also for what is in flight."""
+        """Put settings in force, also for messages in flight."""
         before, self.settings = self.settings, settings
         if settings.consume_timeout_ms != before.consume_timeout_ms or settings.mode != before.mode:
             for partition in self.partitions.values():
-                for seat in partition.seats.values():
-                    deadlines.allow(seat, self.timeout_us)
+                for consumer in partition.member_consumers.values():
+                    deadlines.allow(consumer, self.timeout_us)
         for partition in self.partitions.values():
             partition.wake()
 
     def close(self) -> None:
-        """It is deleted: its members are told, what they hold is nobody's."""
+        """Close a deleted group: cancel its members, and take their deliveries back."""
         self.deleted = True
         for partition in list(self.partitions.values()):
             cursor = partition.cursor
@@ -239,8 +242,8 @@ class Group(Source):
 
     @property
     def in_flight(self) -> int:
-        return sum(len(each.cursor.in_flight) for each in self.partitions.values())
+        return sum(len(partition.cursor.in_flight) for partition in self.partitions.values())
 
     @property
     def lag(self) -> int:
-        return sum(each.lag for each in self.partitions.values())
+        return sum(partition.lag for partition in self.partitions.values())

@@ -1,7 +1,8 @@
 """A member of a group: one `basic.consume` with `x-group`.
 
-It has the credit; in every partition that it may be served from a seat stands for it. Any AMQP client can be
-one: an ack is progress, a nack with requeue sends back, one without makes a dead letter.
+The member has the credit; in each partition that serves it, a further `Consumer` represents it. Any AMQP
+client can be a member: an ack is progress, a nack with requeue returns a message, one without dead-letters
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from leveret.broker.queues.consumer import Consumer, Receiver, Source
 
 
 class Member(Consumer):
-    """`member.id` names it to people."""
+    """`member.id` is its name for operators."""
 
     __slots__ = ("since_us",)
 

@@ -1,12 +1,12 @@
-"""Groups moved by hand: seeks, skips, and dead letters that are delivered once more.
+"""Groups moved by operators: seeks, skips, and redrives of dead letters.
 
-Owns what an operator may ask for, checked before anything changes, and the sentence for what makes no sense;
-how a partition moves is the partition's. Who asked and why goes into the cursor's journal. A query's group is
-not moved: the query knows by itself where it is.
+Owns the requests of operators and their checks, before anything changes; `Partition` does the moves. The name
+of the user and the reason go into the cursor's journal. The group of a query is not moved: the query knows
+its own position.
 
-A redrive makes no copy: the message is where it was, in its stream, and its group is to have it once more.
-The rule is that it is deliverable, durably, before its letter is settled: a crash in between leaves at worst
-a message that comes again. `Redrive` does this in pieces, so that others have their turns meanwhile.
+A redrive makes no copy: the message is still at its offset in the stream, and its group gets it again. The
+rule: the message is deliverable, durably, before its dead letter is settled. So a crash in between at worst
+repeats a message. `Redrive` works in pieces, so that other clients have their turns meanwhile.
 """
 
 from __future__ import annotations
@@ -39,47 +39,47 @@ _LARGE_BYTES: Final = 64 << 10
 def check_not_a_query(group: Group) -> None:
     if group.settings.mode == QUERY:
         raise PreconditionFailed(
-            f"{group} is a query's: it keeps its place by itself, and starts anew with a new checkpoint"
+            f"{group} belongs to a query, which keeps its own position: start the query with a new checkpoint"
         )
 
 
 def partition_of(group: Group, name: str | None) -> Partition:
-    """The one of this name; it may go without one where there is only one."""
+    """Return the partition of this name; without a name, the only partition of the group."""
     if name is None:
         if len(group.partitions) == 1:
             return next(iter(group.partitions.values()))
         raise PreconditionFailed(f"{group} has {len(group.partitions)} partitions: say which one is meant")
-    found = group.partitions.get(name)
-    if found is None:
+    partition = group.partitions.get(name)
+    if partition is None:
         raise NotFound(f"no partition '{name}' of {group}")
-    return found
+    return partition
 
 
 def seek(
     group: Group, to: Position, *, partition: str | None = None, who: str, why: str = ""
 ) -> dict[str, int]:
-    """All partitions, or one, go on from there; returns where each is then.
+    """Move one or all partitions to a position; return their new offsets.
 
-    `last` is the end: what comes from now on. An offset means one partition, and must be in it.
+    `last` is the end of a stream. An offset requires a partition, and must lie in it.
     """
     check_not_a_query(group)
     named = partition is not None or to.kind == "offset"
     chosen = [partition_of(group, partition)] if named else list(group.partitions.values())
     note = _note(why)
     group.broker.flush()
-    places = {each: _place(each, to) for each in chosen}
-    for each, offset in places.items():
-        each.seek(offset, who=_name(who), why=note)
-    return {each.name: offset for each, offset in places.items()}
+    offsets = {moved: _offset_of(moved, to) for moved in chosen}
+    for moved, offset in offsets.items():
+        moved.seek(offset, who=_name(who), why=note)
+    return {moved.name: offset for moved, offset in offsets.items()}
 
 
-def _place(partition: Partition, to: Position) -> int:
+def _offset_of(partition: Partition, to: Position) -> int:
     end = partition.stream.readable()
     if to.kind == "last":
         return end
     if to.kind == "offset":
         _check_offset(partition, to.value, end)
-    return min(end, to.in_(partition.stream))
+    return min(end, to.offset_in(partition.stream))
 
 
 def _check_offset(partition: Partition, offset: int, end: int) -> None:
@@ -90,11 +90,11 @@ def _check_offset(partition: Partition, offset: int, end: int) -> None:
 
 
 def skip(group: Group, offset: int, *, partition: str | None = None, who: str, why: str) -> Partition:
-    """Settles one message, whoever has it: it is not delivered any more."""
+    """Settle one message as skipped, even if it is in flight."""
     check_not_a_query(group)
     chosen = partition_of(group, partition)
     if not why.strip():
-        raise PreconditionFailed("a skip needs a reason: it is written down with who did it")
+        raise PreconditionFailed("a skip needs a reason, which is noted with the name of the user")
     note = _note(why)
     group.broker.flush()
     end = chosen.stream.readable()
@@ -119,15 +119,16 @@ def _note(why: str) -> bytes:
 
 
 class Redrive:
-    """
+    """Delivers the dead letters of a group once more, in pieces.
+
     redrive = Redrive(group, limit=None, who="ann")
     while redrive.recall():
-        ...                      # until all changes so far are durable
+        ...                      # wait until all changes so far are durable
         redrive.settle()
     """
 
     def __init__(self, group: Group, *, limit: int | None, who: str) -> None:
-        """At most `limit` messages. What dies from now on is not looked at."""
+        """Redrive at most `limit` messages; later dead letters are left alone."""
         check_not_a_query(group)
         if limit is not None and limit < 1:
             raise PreconditionFailed(f"limit is {limit}; it must be a whole number of at least 1")
@@ -139,44 +140,44 @@ class Redrive:
         self._stop = 0 if self._queue is None else self._queue.log.next
         self._at = 0
         self._recalled: list[int] = []
-        """The letters of messages that are deliverable, and will be when that is durable."""
+        """Offsets of the dead letters whose messages were recalled, and will be durably deliverable soon."""
         self.redriven = 0
         self.gone = 0
-        """Of letters whose messages the stream no longer has."""
+        """Number of dead letters whose messages the stream no longer has."""
 
     @property
     def left(self) -> int:
-        """Letters in the queue."""
+        """Number of dead letters in the queue."""
         queue = self._queue
         return 0 if queue is None or queue.deleted else queue.ready + queue.unacked
 
     def recall(self) -> bool:
-        """Makes the messages of the next letters deliverable; False when there are no more."""
-        queue, done = self._queue, self._limit is not None and self.redriven >= self._limit
-        if queue is None or queue.deleted or self._group.deleted or done:
+        """Make the messages of the next dead letters deliverable; return False if there are none left."""
+        queue, is_done = self._queue, self._limit is not None and self.redriven >= self._limit
+        if queue is None or queue.deleted or self._group.deleted or is_done:
             return False
         letters = self._next_letters(queue)
         if not letters:
             return False
-        wanted = list(self._present(letters))
-        for partition in {each for each, _, _ in wanted}:
-            self._recall(partition, [offset for each, offset, _ in wanted if each is partition])
-        self._recalled = [letter for _, _, letter in wanted]
+        present = list(self._present(letters))
+        for partition in {partition for partition, _, _ in present}:
+            self._recall(partition, [offset for other, offset, _ in present if other is partition])
+        self._recalled = [letter for _, _, letter in present]
         return True
 
     def settle(self) -> None:
-        """What was recalled is durable: its letters go, unless somebody has taken them meanwhile."""
+        """Settle the dead letters of recalled messages, unless a consumer has taken them meanwhile."""
         queue, recalled, self._recalled = self._queue, self._recalled, []
         if queue is None or queue.deleted or self._group.deleted:
             return
-        ready = queue.cursor.waiting.ready_within([(each, each + 1) for each in recalled])
+        ready = queue.cursor.waiting.ready_within([(letter, letter + 1) for letter in recalled])
         if ready:
             queue.account.dropped(queue.account.bytes_of(ready))
             queue.cursor.drop(ready, Outcome.ACKED, who=self._who, why=b"redriven")
         self.redriven += len(ready)
 
     def _next_letters(self, queue: Destination) -> list[Record]:
-        """As many as may be looked at in one turn, one by one where they may be large."""
+        """Return the dead letters to look at in one turn; large ones come one by one."""
         first = queue.cursor.waiting.first_ready(self._at)
         if first is None or first >= self._stop:
             return []
@@ -188,9 +189,9 @@ class Redrive:
         return queue.log.read(queue.cursor.waiting.ready_within([(first, self._at)]))
 
     def _present(self, letters: Iterable[Record]) -> Iterator[tuple[Partition, int, int]]:
-        """Partition, offset and letter of the messages that are still there; other groups' are passed over.
+        """Yield partition, offset and letter of messages that still exist; skip letters of other groups.
 
-        The body is looked at: a stream may have been deleted, and another one made under its name.
+        Bodies are compared, because a stream may have been deleted and another one declared with its name.
         """
         for letter in letters:
             headers = headers_of(letter.header)
@@ -205,7 +206,7 @@ class Redrive:
                 self.gone += 1
 
     def _recall(self, partition: Partition, offsets: list[int]) -> None:
-        """Those that are not settled are deliverable as they are."""
+        """Make settled messages ready again; others are deliverable already."""
         settled = partition.cursor.settled
         ranges: list[Range] = ranges_of(sorted({offset for offset in offsets if offset in settled}))
         if ranges:
@@ -214,7 +215,7 @@ class Redrive:
 
 
 def _has(partition: Partition, offset: int, body: bytes) -> bool:
-    """Whether this message is still there to be read."""
+    """Return whether the partition still has this message."""
     if not 0 <= offset < partition.log.next or not partition.stream.cursor.waiting.ready_within(
         [(offset, offset + 1)]
     ):

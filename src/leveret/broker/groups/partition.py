@@ -1,7 +1,7 @@
-"""One partition of a group: its cursor over one stream, who reads it, and how it is moved by hand.
+"""A partition of a group: its cursor over one stream, its consumers, and its moves by operators and queries.
 
-Messages are handed out by its deliverer, by the rules of `partition_rules`. Owns the seats of members in it,
-and what an operator or a query may do to its cursor.
+Its deliverer delivers messages by the rules of `partition_rules`. A partition has one consumer for each
+member that it serves or that still holds messages of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from leveret.broker.groups.member import Member
-from leveret.broker.groups.partition_rules import Company, PartitionRules
+from leveret.broker.groups.partition_rules import PartitionGroup, PartitionRules
 from leveret.broker.queues.consumer import Consumer
 from leveret.broker.sessions.unacked import Run
 from leveret.broker.streams.readable import Readable
@@ -20,17 +20,17 @@ from leveret.storage.offset_set import Range
 
 
 class Partition:
-    """`partition.watermark` is how far its group has come here."""
+    """`partition.watermark` is the progress of its group in this stream."""
 
-    def __init__(self, group: Company, stream: Readable, cursor: Cursor) -> None:
+    def __init__(self, group: PartitionGroup, stream: Readable, cursor: Cursor) -> None:
         self.name = stream.name
         self.stream = stream
         self.cursor = cursor
         self.log: Log = cursor.log
-        self.seats: dict[Member, Consumer] = {}
-        """What stands for each member here."""
+        self.member_consumers: dict[Member, Consumer] = {}
+        """The consumer that represents each member in this partition."""
         self.owner: Member | None = None
-        """In orderly mode."""
+        """The member that is served, in orderly mode."""
         self._group = group
         self._rules = PartitionRules(group, stream, cursor)
         self.deliverer = self._rules.deliverer
@@ -41,12 +41,11 @@ class Partition:
 
     @property
     def watermark(self) -> int:
-        """The lowest offset that is neither settled nor sent back; in orderly mode, that is not settled."""
         return self._rules.watermark
 
     @property
     def lag(self) -> int:
-        """How many messages are not settled."""
+        """Number of messages that are not settled."""
         settled = self.cursor.settled
         return settled.unsettled_count(settled.low, self.log.next)
 
@@ -59,10 +58,10 @@ class Partition:
 
     # members
 
-    def seat(self, member: Member) -> Consumer:
-        found = self.seats.get(member)
-        if found is None:
-            found = self.seats[member] = Consumer(
+    def _consumer_of(self, member: Member) -> Consumer:
+        consumer = self.member_consumers.get(member)
+        if consumer is None:
+            consumer = self.member_consumers[member] = Consumer(
                 member.channel,
                 self.deliverer,
                 member.tag,
@@ -70,71 +69,71 @@ class Partition:
                 marks_begun=member.marks_begun,
                 account=member,
             )
-        return found
+        return consumer
 
-    def admit(self, member: Member) -> None:
-        """It is among those who are served."""
-        seat = self.seat(member)
-        if seat not in self.deliverer.consumers:
-            self.deliverer.consumers.add(seat)
+    def serve(self, member: Member) -> None:
+        """Serve a member from this partition."""
+        consumer = self._consumer_of(member)
+        if consumer not in self.deliverer.consumers:
+            self.deliverer.consumers.add(consumer)
             self.wake()
 
-    def dismiss(self, member: Member) -> None:
-        """It is served no more; what it holds it may still settle."""
-        seat = self.seats.get(member)
-        if seat is not None:
-            self.deliverer.consumers.remove(seat)
+    def stop_serving(self, member: Member) -> None:
+        """Stop serving a member, which may still settle its deliveries."""
+        consumer = self.member_consumers.get(member)
+        if consumer is not None:
+            self.deliverer.consumers.remove(consumer)
 
-    def forget_gone(self) -> None:
-        """Seats of members that have left and hold nothing."""
-        for member in [each for each in self.seats if not self._group.has_member(each)]:
+    def forget_departed(self) -> None:
+        """Remove the consumers of members that have left and hold no messages."""
+        for member in [member for member in self.member_consumers if not self._group.has_member(member)]:
             if member.channel.closed or not member.outstanding:
-                del self.seats[member]
+                del self.member_consumers[member]
 
     def held(self) -> Iterator[Run[Consumer]]:
-        """What is in flight, by whom and since when."""
-        seats = set(self.seats.values())
-        for channel in {seat.channel for seat in seats}:
-            yield from channel.unacked.held_by(seats)
+        """Yield the messages in flight with their consumers and the time of delivery."""
+        consumers = set(self.member_consumers.values())
+        for channel in {consumer.channel for consumer in consumers}:
+            yield from channel.unacked.held_by(consumers)
             buffered = () if channel.transaction is None else channel.transaction.settled()
-            yield from (run for run in buffered if run.holder in seats)
+            yield from (run for run in buffered if run.holder in consumers)
 
-    def holding(self, offset: int) -> Run[Consumer] | None:
-        """The delivery of one message that is in flight."""
-        seats = set(self.seats.values())
-        for channel in {seat.channel for seat in seats}:
-            found = channel.unacked.find(offset, seats)
-            if found is not None:
-                return found
+    def delivery_of(self, offset: int) -> Run[Consumer] | None:
+        """Return the delivery of one message in flight, or None."""
+        consumers = set(self.member_consumers.values())
+        for channel in {consumer.channel for consumer in consumers}:
+            delivery = channel.unacked.find(offset, consumers)
+            if delivery is not None:
+                return delivery
             for run in () if channel.transaction is None else channel.transaction.settled():
-                if run.holder in seats and run.start <= offset - run.shift < run.stop:
+                if run.holder in consumers and run.start <= offset - run.shift < run.stop:
                     return run.part(offset - run.shift, offset - run.shift + 1)
         return None
 
-    # moves by hand
+    # moves by operators and queries
 
     def seek(self, offset: int, *, who: bytes, why: bytes) -> None:
-        """Goes on from there; what is in flight is nobody's any more."""
+        """Move the cursor to `offset`, and take all deliveries back."""
         self.cursor.check(who, why=why)
         self.cursor.check_offset(offset)
-        self.void()
+        self.take_back_all()
         self.cursor.seek(offset, who=who, why=why, visible_to=self.stream.cursor)
         self.wake()
 
     def skip(self, offset: int, *, who: bytes, why: bytes) -> None:
-        """Settles a message by hand, whoever has it."""
+        """Settle a message as skipped, even if it is in flight."""
         range_ = (offset, offset + 1)
         self.cursor.check(who, why=why)
         if offset in self.cursor.in_flight:
-            held = self.holding(offset)
-            if held is not None:
-                held.holder.channel.take_back(self.deliverer, [(held.start, held.stop)])
+            delivery = self.delivery_of(offset)
+            if delivery is not None:
+                delivery.holder.channel.take_back(self.deliverer, [(delivery.start, delivery.stop)])
             self.cursor.give_back([range_], counted=False)
         self.cursor.drop([range_], Outcome.SKIPPED, who=who, why=why)
         self.wake()
 
     def settle_below(self, offset: int, *, who: bytes) -> None:
-        """A query has come so far by itself."""
+        """Settle all ready messages below `offset`, which a query has committed."""
         low = self.cursor.settled.low
         if offset > low:
             ranges = self.cursor.waiting.ready_within([(low, offset)])
@@ -142,18 +141,18 @@ class Partition:
                 self.cursor.drop(ranges, Outcome.ACKED, who=who)
 
     def reject_read(self, ranges: Iterable[Range], *, who: bytes, why: bytes = b"") -> None:
-        """A query has published these among its rejects."""
+        """Settle messages that a query has published among its rejects."""
         rejected = self.cursor.waiting.ready_within(list(ranges))
         if rejected:
             self.cursor.drop(rejected, Outcome.SENT_TO_REJECTS, who=who, why=why)
 
-    def void(self) -> None:
-        """Takes everything back that members hold: their acks are refused from now on."""
+    def take_back_all(self) -> None:
+        """Take all deliveries back from members; later settlements of these are refused."""
         for run in list(self.held()):
             run.holder.channel.take_back(self.deliverer, [(run.start, run.stop)])
 
     def close(self) -> None:
-        self.void()
+        self.take_back_all()
         self.deliverer.deleted = True
         self.stream.unfollow(self)
         self.deliverer.broker.timers.cancel((self.deliverer, "delayed"))

@@ -1,14 +1,14 @@
-"""All groups of a virtual host: what there is, made and changed and written down.
+"""The groups of a virtual host: creation, changes, deletion, and their notes.
 
-A group is known by its name and what it reads; the same name may read several topics. Its settings are a note
-(`broker.notes`), its progress is in cursors of the streams, named after the note's number. Cursors are made
-before the note and deleted after it, so that after a crash a note without a cursor means a new partition, and
-a cursor without a note means nothing.
+A group is known by its name and the stream or topic it reads; several topics may have groups of one name. The
+settings of a group are a note (`broker.note_log`), its progress is in cursors of the streams, named after the
+note's number. Cursors are created before the note and deleted after it. So after a crash a note without a
+cursor means a new partition, and a cursor without a note is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -48,7 +48,7 @@ class GroupNote(msgspec.Struct, frozen=True, tag="group", array_like=True):
 
 
 class RegistryHost(topics.TopicHost, GroupHost, Protocol):
-    """The virtual host, as the registry of its groups knows it."""
+    """What the registry of groups needs of its virtual host."""
 
 
 class Groups:
@@ -71,13 +71,13 @@ class Groups:
         return None if self._notes is None else self._notes.log
 
     def restore(self, log: Log | None) -> None:
-        """With what a log from before says of them; queues and bindings must be there."""
+        """Restore the groups from the notes of an earlier run; queues and bindings must exist."""
         if log is not None:
             self._notes = self._open_notes(log)
         for note in self._notes or ():
             self._next = max(self._next, note.number + 1)
             group = self._add(note)
-            for stream in self._subject_or_none(note.subject):
+            for stream in self._streams_or_empty(note.subject):
                 group.add_partition(stream, start=None)
         known = {group.cursor_name for group in self}
         store = self._vhost.broker.store
@@ -86,61 +86,64 @@ class Groups:
                 if name.startswith(_PREFIX) and name not in known:
                     store.delete_cursor(cursor)
 
-    # finding
+    # lookup
 
     def get(self, subject: str, name: str) -> Group:
-        found = self._groups.get((subject, name))
-        if found is None:
+        group = self._groups.get((subject, name))
+        if group is None:
             raise NotFound(f"no group '{name}' on '{subject}' in vhost '{self._vhost.name}'")
-        return found
+        return group
 
     def named(self, name: str) -> Group:
-        """The only group of this name."""
-        found = [group for group in self if group.name == name]
-        if not found:
+        """Return the only group of this name; raise if there are none or several."""
+        groups = [group for group in self if group.name == name]
+        if not groups:
             raise NotFound(f"no group '{name}' in vhost '{self._vhost.name}'")
-        if len(found) > 1:
-            subjects = ", ".join(f"'{group.subject}'" for group in found)
+        if len(groups) > 1:
+            subjects = ", ".join(f"'{group.subject}'" for group in groups)
             raise PreconditionFailed(f"there are groups '{name}' on {subjects}: say which one is meant")
-        return found[0]
+        return groups[0]
 
     def reading(self, stream: Stream) -> list[tuple[Group, Partition]]:
-        """The groups that read a stream, each with its partition there."""
-        found = ((group, group.partitions.get(stream.name)) for group in self)
-        return [(group, partition) for group, partition in found if partition and partition.stream is stream]
+        """Return the groups that read a stream, each with its partition."""
+        partitions = ((group, group.partitions.get(stream.name)) for group in self)
+        return [
+            (group, partition) for group, partition in partitions if partition and partition.stream is stream
+        ]
 
     def _stream(self, destination: Bound) -> Stream | None:
-        """The stream that this is; None for queues and exchanges."""
-        found = self._vhost.streams.get(destination.name)
-        return found if found is destination else None
+        """Return a destination if it is a stream; None for queues and exchanges."""
+        stream = self._vhost.streams.get(destination.name)
+        return stream if stream is destination else None
 
     def check_unread(self, subject: str) -> None:
-        """Raises when a group reads this."""
+        """Raise `PreconditionFailed` if a group reads this stream or topic."""
         readers = [group.name for group in self if group.subject == subject]
         if readers:
             raise PreconditionFailed(
                 f"'{subject}' in vhost '{self._vhost.name}' is read by group '{readers[0]}': delete it first"
             )
 
-    # changing
+    # creation, changes and deletion
 
     def open(
         self,
         subject: str,
         name: str,
-        wanted: Mapping[str, Any],
+        changes: Mapping[str, Any],
         *,
         user: User,
         start: Position = FIRST,
         query: bool = False,
     ) -> Group:
-        """The group, made if need be; settings that are given hold for all its members from now on.
+        """Return the group, created if necessary. Given settings apply to all its members from now on.
 
-        The user may join it, and may operate it if settings change. It owns the group if nobody does yet.
+        The user must be allowed to join the group, and to operate it if settings change. The user becomes the
+        owner of a group without an owner.
         """
         group = self._groups.get((subject, name))
         if group is None:
-            return self.create(subject, name, wanted, user=user, start=start, query=query)
+            return self.create(subject, name, changes, user=user, start=start, query=query)
         if query != (group.settings.mode == QUERY):
             kind = "not a query's" if query else "a query's, and has no members"
             raise PreconditionFailed(f"{group} is {kind}")
@@ -148,9 +151,9 @@ class Groups:
             self.check_operate(group, user)
         else:
             ownership.check_join(user, self._vhost.name, name, owner=group.owner)
-        if group.change(wanted) != group.settings:
+        if group.changed_settings(changes) != group.settings:
             self.check_operate(group, user)
-            self.change(group, wanted)
+            self.change(group, changes)
         if group.owner == ownership.NOBODY:
             owner = ownership.owner_name(user)
             self._write(_note(group, owner=owner))
@@ -165,24 +168,24 @@ class Groups:
         self,
         subject: str,
         name: str,
-        wanted: Mapping[str, Any],
+        changes: Mapping[str, Any],
         *,
         user: User,
         start: Position = FIRST,
         offsets: Mapping[str, int] | None = None,
         query: bool = False,
     ) -> Group:
-        """It begins at `start`, but in partitions for which `offsets` has another place."""
+        """Create a group; `offsets` overrides `start` in the partitions it names."""
         if (subject, name) in self._groups:
             raise PreconditionFailed(f"{self._groups[subject, name]} exists")
         if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES_MAX:
             raise PreconditionFailed(
-                f"a group's name has 1 to {_NAME_BYTES_MAX} printable bytes; this is none: '{name}'"
+                f"a group's name must have 1 to {_NAME_BYTES_MAX} printable bytes, unlike '{name}'"
             )
         if not _is_utf8(subject):
-            raise PreconditionFailed(f"the name of what a group reads is UTF-8; that of '{subject}' is not")
+            raise PreconditionFailed(f"a group can't read '{subject}': the name is not UTF-8")
         streams = topics.streams_of(self._vhost, subject)
-        settings = Settings.default().changed(wanted)
+        settings = Settings.default().changed(changes)
         if query:
             settings = msgspec.structs.replace(settings, mode=QUERY)
         note = GroupNote(self._next, subject, name, settings, ownership.owner_name(user))
@@ -190,47 +193,44 @@ class Groups:
         self._next += 1
         try:
             for stream in streams:
-                begin = stream.readable() if start.kind == "last" else start.in_(stream)
+                begin = stream.readable() if start.kind == "last" else start.offset_in(stream)
                 begin = (offsets or {}).get(stream.name, begin)
                 group.add_partition(stream, start=begin)
             self._write(note)
-        except StorageError:  # a full disk: as if nobody had asked
+        except StorageError:
+            # The disk is full: undo the creation.
             del self._groups[subject, name]
             group.close()
             raise
         return group
 
-    def change(self, group: Group, wanted: Mapping[str, Any]) -> None:
-        settings = group.change(wanted)
+    def change(self, group: Group, changes: Mapping[str, Any]) -> None:
+        settings = group.changed_settings(changes)
         if settings != group.settings:
             self._write(_note(group, settings=settings))
             group.apply(settings)
 
     def begin_run(self, group: Group, epoch: int = 0) -> int:
-        """The number of the next run of a query, or this one: earlier runs are over from now on."""
+        """Begin the next run of a query, or the run `epoch`, and return its epoch; earlier runs are over."""
         epoch = epoch or max(self._vhost.broker.now_us(), group.epoch + 1)
         self._write(_note(group, epoch=epoch))
         group.epoch = epoch
         return epoch
 
     def delete(self, group: Group) -> None:
-        """Its progress goes with it."""
-        notes = self._written()
-        transaction = self._vhost.broker.store.transaction()
-        change = notes.change(transaction)
-        change.remove([(group.subject, group.name)])
-        transaction.commit()
-        change.done()
+        """Delete a group and its progress."""
+        self._write(removed=[(group.subject, group.name)])
         del self._groups[group.subject, group.name]
         group.close()
 
-    # topology
+    # reactions to bindings and deletions
 
     def topic_changed(self, exchange: Exchange) -> None:
-        """Something was bound to it: its groups read that too, from the beginning."""
+        """Let the groups of a topic read its new partitions, from the beginning."""
         if exchange.type != topics.TYPE:
             return
-        if exchange.name in self._vhost.streams:  # groups on this name read that one
+        # Groups of this name read the stream, not the exchange.
+        if exchange.name in self._vhost.streams:
             return
         for group in [group for group in self if group.subject == exchange.name]:
             for stream in topics.partitions(self._vhost, exchange.name):
@@ -239,7 +239,7 @@ class Groups:
             end_forbidden_members(group)
 
     def topic_lost(self, exchange: Exchange, destination: Bound) -> None:
-        """The binding of a partition was undone: groups on the topic do not read it any more."""
+        """Remove an unbound partition from the groups of its topic."""
         stream = self._stream(destination)
         if stream is None or stream in topics.partitions(self._vhost, exchange.name):
             return
@@ -252,23 +252,23 @@ class Groups:
             self.check_unread(exchange.name)
 
     def check_declaration(self, name: str) -> None:
-        """Of a stream: a name that a group reads as a topic's stays the topic's."""
+        """Raise if a new stream would have the name of a topic that a group reads."""
         if topics.partitions(self._vhost, name):
             self.check_unread(name)
 
     def check_unbind(self, exchange: Exchange, destination: Bound) -> None:
-        """A topic that is read keeps its partitions."""
+        """Raise if an unbinding would take a partition from a topic that a group reads."""
         if exchange.type == topics.TYPE and self._stream(destination) is not None:
             self.check_unread(exchange.name)
 
     def check_deletion(self, stream: Stream) -> None:
-        """A partition of a topic that is read stays."""
+        """Raise if a deletion would take a partition from a topic that a group reads."""
         for group, _ in self.reading(stream):
             if group.subject != stream.name:
                 self.check_unread(group.subject)
 
     def stream_deleted(self, stream: Stream) -> None:
-        """Groups on it end with it; those on a topic lose a partition."""
+        """Delete the groups of a deleted stream, and remove it from the groups of its topics."""
         for group, partition in self.reading(stream):
             if group.subject == stream.name:
                 self.delete(group)
@@ -290,26 +290,24 @@ class Groups:
         self._groups[note.key] = group
         return group
 
-    def _subject_or_none(self, subject: str) -> list[Stream]:
+    def _streams_or_empty(self, subject: str) -> list[Stream]:
         try:
             return topics.streams_of(self._vhost, subject)
         except (NotFound, PreconditionFailed):
             return []
 
-    def _written(self) -> Notes[GroupNote]:
-        if self._notes is None:
-            self._notes = self._open_notes(None)
-        return self._notes
-
     def _open_notes(self, log: Log | None) -> Notes[GroupNote]:
         label = auxiliary_logs.label(auxiliary_logs.GROUPS, self._vhost.name)
         return Notes(self._vhost.broker.store, GroupNote, label=label, log=log)
 
-    def _write(self, note: GroupNote) -> None:
-        notes = self._written()
+    def _write(self, *notes: GroupNote, removed: Sequence[tuple[str, str]] = ()) -> None:
+        if self._notes is None:
+            self._notes = self._open_notes(None)
         transaction = self._vhost.broker.store.transaction()
-        change = notes.change(transaction)
-        change.put(note)
+        change = self._notes.change(transaction)
+        for note in notes:
+            change.put(note)
+        change.remove(removed)
         transaction.commit()
         change.done()
 
@@ -317,7 +315,7 @@ class Groups:
 def _note(
     group: Group, *, settings: Settings | None = None, owner: str | None = None, epoch: int | None = None
 ) -> GroupNote:
-    """The note of a group as it is, but for what is given."""
+    """Return the note of a group, with the given changes."""
     return GroupNote(
         group.number,
         group.subject,
@@ -329,7 +327,7 @@ def _note(
 
 
 def _is_utf8(name: str) -> bool:
-    """Whether it can be written down; names are any bytes otherwise."""
+    """Return whether a name can be stored in a note; other names may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:

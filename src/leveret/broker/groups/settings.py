@@ -1,8 +1,8 @@
-"""What can be set of a group, and what makes no sense.
+"""The settings of a group and their checks.
 
-Every setting can be changed while the group runs, and holds at once, also for deliveries in flight. Members
-give them as arguments of `basic.consume`, operators over HTTP and on the command line; all of them end in
-`Settings.changed`, so that there is one list of names and one sentence for each mistake.
+Every setting can be changed while the group runs, and applies at once, also to deliveries in flight. Members
+give settings as arguments of `basic.consume`, operators over HTTP and on the command line. All use
+`Settings.changed`, so that there is one list of names and one error text for each mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leveret.broker.errors import PreconditionFailed
 CONCURRENT: Final = "concurrent"
 ORDERLY: Final = "orderly"
 QUERY: Final = "query"
-"""A query of Spark: it reads by itself, and says how far it has come."""
+"""The mode of a Spark query's group: the query reads by offset and reports its progress."""
 MODES: Final = (CONCURRENT, ORDERLY)
 
 ROCKETMQ_DELAYS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -36,32 +36,31 @@ ARGUMENTS: Final = {
     "x-group-delays": "delays",
     "x-group-first-level": "first_level",
 }
-"""Of `basic.consume`, and what they set."""
+"""Arguments of `basic.consume` and the settings that they stand for."""
 
 
 class BadSetting(PreconditionFailed):
-    """A value that a group can't have; nothing was changed."""
+    """A setting of a group is unknown or has an invalid value; nothing was changed."""
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`settings.changed({"max_span": 500})` is a copy, or `BadSetting`."""
+    """`settings.changed({"max_span": 500})` returns a copy, or raises `BadSetting`."""
 
     mode: str = CONCURRENT
     max_span: int = 2000
-    """No delivery beyond the lowest unsettled offset and this."""
+    """Deliveries are at most this many messages beyond the lowest unsettled one."""
     consume_timeout_ms: int = 900_000
-    """How long a delivery may take, in concurrent mode; 0 for ever."""
+    """Timeout of deliveries in concurrent mode; 0 for no limit."""
     max_reconsume: int = 16
-    """How often a message may come again before it is a dead letter; -1 for ever."""
+    """How often a message may be redelivered before it is dead-lettered; -1 for no limit."""
     delays_ms: tuple[int, ...] = ()
     """The delay of each level."""
     first_level: int = ROCKETMQ_FIRST_LEVEL
-    """The level of the first return; each further one is a level higher."""
+    """The level of the first return; each further return is a level higher."""
     paused: bool = False
 
     @property
     def delivery_limit(self) -> int | None:
-        """How often a message may come again; None for ever."""
         return None if self.max_reconsume < 0 else self.max_reconsume
 
     @property
@@ -73,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True):
         return "retry"
 
     def retry_delay_after(self, returns: int) -> int:
-        """How many milliseconds a message waits after so many earlier returns.
+        """Return the retry delay in milliseconds of a message that was returned `returns` times before.
 
         >>> Settings.default().retry_delay_after(0), Settings.default().retry_delay_after(99)
         (10000, 7200000)
@@ -84,14 +83,14 @@ class Settings(msgspec.Struct, frozen=True):
     def default(cls, mode: str = CONCURRENT) -> Settings:
         return cls(mode=mode, delays_ms=_delays(ROCKETMQ_DELAYS))
 
-    def changed(self, wanted: Mapping[str, Any]) -> Settings:
-        """With these values instead, each checked; a table of one's own begins with its first level."""
+    def changed(self, changes: Mapping[str, Any]) -> Settings:
+        """Return the settings with these values, checked; a new delay table begins with its first level."""
         values: dict[str, Any] = {}
-        for name, value in wanted.items():
+        for name, value in changes.items():
             check = _CHECKS.get(name)
             if check is None:
                 known = ", ".join(sorted(_CHECKS))
-                raise BadSetting(f"there is no setting '{name}' of a group; there are {known}")
+                raise BadSetting(f"a group has no setting '{name}'; its settings are {known}")
             values[name] = check(name, value)
         if "delays" in values:
             values["delays_ms"] = values.pop("delays")
@@ -99,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **values)
 
     def shown(self) -> dict[str, Any]:
-        """As operators see and set them."""
+        """Return the settings as operators see and set them."""
         return {
             "mode": self.mode,
             "max_span": self.max_span,
@@ -112,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def of_arguments(table: Mapping[str, Value]) -> dict[str, Any]:
-    """What the arguments of a `basic.consume` ask for."""
+    """Return the settings that the arguments of a `basic.consume` ask for."""
     return {setting: table[argument] for argument, setting in ARGUMENTS.items() if argument in table}
 
 
@@ -122,10 +121,10 @@ def _mode(name: str, value: Any) -> str:
     return str(value)
 
 
-def _number(least: int, meaning: str) -> Any:
+def _number(minimum: int, meaning: str) -> Any:
     def check(name: str, value: Any) -> int:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not least <= value <= TIME_MS_MAX:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not minimum <= value <= TIME_MS_MAX:
             raise BadSetting(f"{name} is {_shown(value)}; it must be {meaning}")
         return int(value)
 
@@ -140,17 +139,17 @@ def _boolean(name: str, value: Any) -> bool:
 
 def _delays(value: Any, name: str = "delays") -> tuple[int, ...]:
     listed = value.split() if isinstance(value, str) else value
-    found = [_delay(name, each) for each in (listed if isinstance(listed, list | tuple) else ())]
-    if not found:
+    delays_ms = [_delay(name, delay) for delay in (listed if isinstance(listed, list | tuple) else ())]
+    if not delays_ms:
         raise BadSetting(f"{name} is {_shown(value)}; a group needs at least one delay, like 10s 30s 1m")
-    return tuple(found)
+    return tuple(delays_ms)
 
 
 def _delay(name: str, value: Any) -> int:
     time = _TIME.fullmatch(value) if isinstance(value, str) else None
     delay_ms = value if time is None else int(time[1]) * _UNITS_MS[time[2]]
-    whole = isinstance(delay_ms, int) and not isinstance(delay_ms, bool)
-    if not whole or not 0 <= delay_ms <= TIME_MS_MAX:
+    is_whole = isinstance(delay_ms, int) and not isinstance(delay_ms, bool)
+    if not is_whole or not 0 <= delay_ms <= TIME_MS_MAX:
         raise BadSetting(f"{name} contains {_shown(value)}; a delay is a time like 10s, or milliseconds")
     return int(delay_ms)
 

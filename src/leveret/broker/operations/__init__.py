@@ -1,6 +1,6 @@
-"""What operators do by name, whatever they use to ask for it: purge a queue, make a topic, move a group.
+"""Operations on objects by name, for every protocol: purge a queue, create a topic, move a group.
 
-Each operation finds the objects, checks that the user may do it, and calls `begin` once when nothing stands
-in its way and before anything changes; a refused operation has changed nothing. What users and permissions
-are made of is `administration`'s. The rule: a right and a refusal are the same whoever asks.
+An operation finds the objects, checks the user's permissions, and calls `begin` once before the first change;
+a refused operation changes nothing. `access.administration` manages users and permissions. The rule:
+permissions and refusals do not depend on the protocol of the request.
 """

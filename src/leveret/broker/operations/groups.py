@@ -1,8 +1,8 @@
-"""Groups by hand: making, changing, moving and deleting them.
+"""Operations on consumer groups: create, change, move and delete them.
 
-The rules for moves are `groups.moving`'s. Whoever changes a group needs the right to read what it reads, and
-owns the group or has a right on its name (`ownership`). A name may read several subjects; where `subject` is
-None, there must be one group of the name.
+`groups.moving` implements the moves. A user needs the read permission for everything that the group reads,
+and must own the group or have the configure permission for its name (`ownership`). Groups of one name may
+read several subjects; if `subject` is None, there must be only one group of the name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """The group that is meant, and who asks."""
+    """The group that an operation is for, and the user who requests it."""
 
     user: User
     vhost: str
@@ -31,31 +31,31 @@ class Target(NamedTuple):
 
 
 def put(
-    broker: Broker, target: Target, wanted: Mapping[str, Any], *, start: Position, begin: Callable[[], None]
+    broker: Broker, target: Target, settings: Mapping[str, Any], *, start: Position, begin: Callable[[], None]
 ) -> bool:
-    """Make a group, or change the settings of one; return whether it is new. The subject must be given."""
+    """Create a group or change its settings; return whether it is new. The target must have a subject."""
     host, subject = broker.vhosts[target.vhost], target.subject
     assert subject is not None
     streams = [stream.name for stream in topics.streams_of(host, subject)]
-    _check_rights(target, {subject, *streams})
-    is_new = not any(each.name == target.name and each.subject == subject for each in host.groups)
+    _check_read_permission(target, {subject, *streams})
+    is_new = not any(group.name == target.name and group.subject == subject for group in host.groups)
     begin()
     broker.flush()
-    host.groups.open(subject, target.name, wanted, user=target.user, start=start)
+    host.groups.open(subject, target.name, settings, user=target.user, start=start)
     return is_new
 
 
-def change(broker: Broker, target: Target, wanted: Mapping[str, Any], *, begin: Callable[[], None]) -> str:
-    """Change settings, at once; return what the group reads."""
+def change(broker: Broker, target: Target, settings: Mapping[str, Any], *, begin: Callable[[], None]) -> str:
+    """Change a group's settings at once; return the subject that the group reads."""
     group = _find(broker, target)
     moving.check_not_a_query(group)
     begin()
-    broker.vhosts[target.vhost].groups.change(group, wanted)
+    broker.vhosts[target.vhost].groups.change(group, settings)
     return group.subject
 
 
 def check(broker: Broker, target: Target) -> None:
-    """Raise what an operation would raise that the user may not do, or that is for no group."""
+    """Raise unless the group exists and the user may operate it."""
     _find(broker, target)
 
 
@@ -75,7 +75,7 @@ def seek(
     why: str,
     begin: Callable[[], None],
 ) -> dict[str, int]:
-    """Let partitions go on from another place; return where each is then."""
+    """Move one partition, or all, to another position; return the new offset of each."""
     group = _find(broker, target)
     begin()
     return moving.seek(group, to, partition=partition, who=target.user.name, why=why)
@@ -90,29 +90,29 @@ def skip(
     why: str,
     begin: Callable[[], None],
 ) -> tuple[str, int]:
-    """Settle one message, whoever has it; return its partition, and the watermark there."""
+    """Settle one message, even if a member has it; return the partition's name and watermark."""
     group = _find(broker, target)
     begin()
-    found = moving.skip(group, offset, partition=partition, who=target.user.name, why=why)
-    return found.name, found.watermark
+    skipped = moving.skip(group, offset, partition=partition, who=target.user.name, why=why)
+    return skipped.name, skipped.watermark
 
 
 def redrive(broker: Broker, target: Target, *, limit: int | None) -> moving.Redrive:
-    """Begin to deliver dead letters once more: see `moving.Redrive`."""
+    """Start the redelivery of a group's dead letters: see `moving.Redrive`."""
     group = _find(broker, target)
-    _check_rights(target, {DEAD_LETTERS + group.name})
+    _check_read_permission(target, {DEAD_LETTERS + group.name})
     return moving.Redrive(group, limit=limit, who=target.user.name)
 
 
 def _find(broker: Broker, target: Target) -> Group:
-    """The only group of this name, or the one on the subject that is given."""
+    """Return the target's group; raise if it does not exist or the user may not operate it."""
     groups = broker.vhosts[target.vhost].groups
     group = groups.named(target.name) if target.subject is None else groups.get(target.subject, target.name)
-    _check_rights(target, {group.subject, *group.partitions})
+    _check_read_permission(target, {group.subject, *group.partitions})
     groups.check_operate(group, target.user)
     return group
 
 
-def _check_rights(target: Target, names: Iterable[str]) -> None:
+def _check_read_permission(target: Target, names: Iterable[str]) -> None:
     if not all(target.user.may("read", target.vhost, name) for name in names):
         raise AccessRefused("Access refused.")

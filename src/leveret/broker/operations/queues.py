@@ -1,4 +1,4 @@
-"""Queues by hand: purging them, and ending a query of Spark that has leased from one."""
+"""Operations on queues: purge a queue, and end a Spark query that has leased messages from a queue."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from leveret.broker.vhosts.destination import Destination
 
 _WHO_BYTES_MAX: Final = 255
-"""Of who has done something, as the journal keeps it."""
+"""Limit of a user's name in a cursor's journal."""
 
 
 def purge(broker: Broker, user: User, vhost: str, name: str, *, begin: Callable[[], None]) -> None:
-    """Drop what is not with consumers."""
+    """Drop all messages that are not in flight."""
     _find(broker, user, vhost, name)
     queue = broker.vhosts[vhost].plain_queue(name, what="queue.purge")
     begin()
@@ -28,7 +28,7 @@ def purge(broker: Broker, user: User, vhost: str, name: str, *, begin: Callable[
 def release_query(
     broker: Broker, user: User, vhost: str, name: str, query: str, *, begin: Callable[[], None]
 ) -> None:
-    """End a query: what it holds goes back to the queue."""
+    """End a query and return its leased messages to the queue."""
     _find(broker, user, vhost, name)
     queue = broker.vhosts[vhost].plain_queues.get(name)
     if queue is None or queue.leases is None or query not in queue.leases.queries:

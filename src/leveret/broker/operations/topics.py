@@ -1,8 +1,8 @@
-"""Topics by hand: making them, giving them more partitions, deleting them.
+"""Operations on topics: create them, add partitions, delete them.
 
-A topic that is made has streams called after it and their number. What a topic is, `groups.topics` says.
-Rights are those that the same declarations need over AMQP: to configure the exchange and the streams, to read
-the one and write the others for the bindings.
+`groups.topics` defines what a topic is. The streams of a topic are named `<topic>-<number>`. A user needs the
+permissions that the declarations need over AMQP: configure for the exchange and the streams and, to bind
+them, read for the exchange and write for the streams.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leveret.broker.vhosts.vhost import VirtualHost
 
 PARTITIONS_MAX: Final = 1024
 _NAME_BYTES_MAX: Final = 250
-"""Partitions have a number behind the name, and 255 bytes in all."""
+"""Leaves room for a partition's number in a stream's name, which has at most 255 bytes."""
 
 
 def put(
@@ -37,36 +37,35 @@ def put(
     max_bytes: int | None,
     begin: Callable[[], None],
 ) -> tuple[str, bool]:
-    """Make a topic, or give one more partitions; None keeps what is there.
+    """Create a topic, or add partitions to one; with None, `count` and limits stay as they are.
 
-    Return the name that it has, and whether it is new.
+    Return the topic's name without line ends, and whether the topic is new.
     """
     host = broker.vhosts[vhost]
     name = _checked(name)
-    given = {"x-max-age": max_age, "x-max-length-bytes": max_bytes}
-    table: dict[str, Any] = {argument: value for argument, value in given.items() if value is not None}
+    retention = {"x-max-age": max_age, "x-max-length-bytes": max_bytes}
+    table: dict[str, Any] = {argument: value for argument, value in retention.items() if value is not None}
     present = topics.partitions(host, name)
     if count is None:
         count = max(1, len(present))
     if present:
         table = {**present[0].table, **table}
-        same = {"kind": "queue", "name": present[0].name, "vhost": vhost}
-        arguments.check_equivalent(present[0].table, table, **same)
+        arguments.check_equivalent(present[0].table, table, kind="queue", name=present[0].name, vhost=vhost)
     names = [f"{name}-{number}" for number in range(min(count, PARTITIONS_MAX))]
-    _check_rights(user, vhost, name, names, binding=True)
+    _check_permissions(user, vhost, name, names, binding=True)
     begin()
     _create(host, name, count=count, table=table)
     return name, not present
 
 
 def delete(broker: Broker, user: User, vhost: str, name: str, *, begin: Callable[[], None]) -> None:
-    """Delete the exchange and its streams with all that is in them; groups that read it must be gone."""
+    """Delete a topic's exchange and streams with their messages; no group may read the topic any more."""
     host = broker.vhosts[vhost]
     streams = topics.partitions(host, name)
     if not streams:
         raise NotFound(f"no topic '{name}' in vhost '{vhost}'")
     check_not_reserved("exchange", name)
-    _check_rights(user, vhost, name, [stream.name for stream in streams], binding=False)
+    _check_permissions(user, vhost, name, [stream.name for stream in streams], binding=False)
     begin()
     broker.flush()
     host.groups.check_unread(name)
@@ -76,7 +75,7 @@ def delete(broker: Broker, user: User, vhost: str, name: str, *, begin: Callable
 
 
 def _checked(name: str) -> str:
-    """The name as AMQP would have it of an exchange, with room for the numbers."""
+    """Return a topic's name without line ends; raise if it is reserved or too long."""
     check_not_default(cleaned(name))
     check_not_reserved("exchange", name)
     size = len(name.encode("utf-8", "surrogateescape"))
@@ -85,7 +84,7 @@ def _checked(name: str) -> str:
     return cleaned(name)
 
 
-def _check_rights(user: User, vhost: str, name: str, streams: Iterable[str], *, binding: bool) -> None:
+def _check_permissions(user: User, vhost: str, name: str, streams: Iterable[str], *, binding: bool) -> None:
     user.check("configure", vhost, "exchange", name)
     if binding:
         user.check("read", vhost, "exchange", name)
@@ -96,10 +95,7 @@ def _check_rights(user: User, vhost: str, name: str, streams: Iterable[str], *, 
 
 
 def _create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]) -> None:
-    """Make a topic with so many partitions, or more of them for one that exists.
-
-    `table` are the arguments of each stream.
-    """
+    """Create a topic with `count` partitions, or add missing ones; `table` has each stream's arguments."""
     if not 1 <= count <= PARTITIONS_MAX:
         raise PreconditionFailed(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count}")
     exchange = vhost.exchanges.get(name)
@@ -108,21 +104,22 @@ def _create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value
     table = {**table, "x-queue-type": "stream"}
     kept_bytes = table.get("x-max-length-bytes", 0)
     if isinstance(kept_bytes, int) and kept_bytes.bit_length() > 63:
-        raise PreconditionFailed(f"a topic can't keep {kept_bytes} bytes: that is no number of 64 bits")
+        raise PreconditionFailed(f"a topic can't keep {kept_bytes} bytes: the number exceeds 63 bits")
     names = [f"{name}-{number}" for number in range(count)]
     _check_names(vhost, name, names, present)
-    for queue in [vhost.queues[each] for each in names if each in vhost.queues]:
+    for queue in [vhost.queues[stream] for stream in names if stream in vhost.queues]:
         if queue not in present:
-            same = {"kind": "queue", "name": queue.name, "vhost": vhost.name}
-            arguments.check_equivalent(queue.table, table, **same)
-    wanted = {each: arguments.declared_settings(table, queue=each, vhost=vhost.name) for each in names}
+            arguments.check_equivalent(queue.table, table, kind="queue", name=queue.name, vhost=vhost.name)
+    settings = {
+        stream: arguments.declared_settings(table, queue=stream, vhost=vhost.name) for stream in names
+    }
     if exchange is None:
         exchange = vhost.add_exchange(
             name, topics.TYPE, durable=True, auto_delete=False, internal=False, table={}
         )
-    for each, declared in wanted.items():
-        queue = vhost.queues.get(each) or vhost.add_queue(
-            each, durable=True, auto_delete=False, owner=None, table=table, declared=declared
+    for stream, declared in settings.items():
+        queue = vhost.queues.get(stream) or vhost.add_queue(
+            stream, durable=True, auto_delete=False, owner=None, table=table, declared=declared
         )
         if queue not in present:
             vhost.bind(exchange, queue, "1", {})
@@ -136,13 +133,13 @@ def _check_names(vhost: VirtualHost, name: str, names: Sequence[str], present: S
             f"'{others[0]}' is a partition of topic '{name}' in vhost '{vhost.name}': it can grow only by "
             "binding further streams"
         )
-    taken = [each for each in names if each in vhost.queues and each not in vhost.streams]
+    taken = [queue for queue in names if queue in vhost.queues and queue not in vhost.streams]
     if taken:
         raise PreconditionFailed(f"{vhost.queues[taken[0]]} is no stream")
 
 
 def _check_exchange(vhost: VirtualHost, name: str, exchange: Exchange | None, *, count: int) -> None:
-    """Raise if this exchange, or a queue of this name, keeps a topic from having `count` partitions."""
+    """Raise unless the name is free or its exchange can be a topic with `count` partitions."""
     if name in vhost.queues:
         raise PreconditionFailed(f"{vhost.queues[name]} exists: a topic can't have its name")
     if exchange is None:
@@ -157,4 +154,6 @@ def _check_exchange(vhost: VirtualHost, name: str, exchange: Exchange | None, *,
             f"topic '{name}' in vhost '{vhost.name}' has {present} partitions: they can't become fewer"
         )
     if exchange.auto_delete or exchange.internal or not exchange.durable:
-        raise PreconditionFailed(f"{vhost.describe(exchange)} does not last: a topic needs one that does")
+        raise PreconditionFailed(
+            f"{vhost.describe(exchange)} can't be a topic: it must be durable, not auto-delete, not internal"
+        )

@@ -1,9 +1,10 @@
-"""Runs of queries: one is the present run, and all others are refused.
+"""Runs of queries: only requests of the present run are accepted.
 
-A query is started many times: again after a failure, or twice by mistake. Each start is a run and gets a
-number, its epoch. `leases` (queries over queues) and `stream_queries` (queries over streams and topics) write
-it down, choose it, and compare it for equality. What both do alike is here. Batches of sinks (`stages`) have
-no runs: the number of the last committed batch tells old ones. Who may begin a run is left to `ownership`.
+A query is started many times: again after a failure, or twice by mistake. Each start is a run with a number,
+its epoch. `leases` (queries over queues) and `stream_queries` (queries over streams and topics) choose
+epochs, store them and compare them for equality; this module holds what both share. Batches of sinks
+(`staged_batches`) have no runs: the number of the last committed batch identifies old ones. `ownership`
+decides who may begin a run.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Final
 from leveret.broker.errors import QueryRefused
 
 _KNOWN_MAX: Final = 16
-"""A run that asks twice does so soon."""
+"""Epochs remembered: a run that repeats its request does so soon."""
 
 
 class Runs:
-    """The epochs of the runs that began last, by the names that the runs gave themselves.
+    """The epochs of the latest runs of a query, by the names that the runs chose for themselves.
 
-    A run whose answer was lost asks again, and gets the epoch that it has. A restart of the broker forgets
-    this.
+    A run whose answer was lost repeats its request and gets the epoch that it has. A restart of the broker
+    forgets these epochs.
 
     >>> runs = Runs()
     >>> runs.remember("a3f1", 7)
@@ -40,15 +41,14 @@ class Runs:
         return self._epochs.get(run)
 
     def remember(self, run: str, epoch: int) -> None:
-        """Note the epoch of a run; a run without a name is not noted."""
         if run:
             self._epochs[run] = epoch
             if len(self._epochs) > _KNOWN_MAX:
                 del self._epochs[next(iter(self._epochs))]
 
 
-def fenced(sentence: str, *, present: int) -> QueryRefused:
-    """Return the refusal of a run that is not the present one; `sentence` says which run is over."""
+def fenced_error(sentence: str, *, present: int) -> QueryRefused:
+    """Return the error for a run that is not the present one; `sentence` says which run is over."""
     return QueryRefused(
         "fenced",
         f"{sentence}: the query is in its run {present}",

@@ -1,4 +1,4 @@
-"""What is written down of queries over a queue, and what the broker knows of each at present.
+"""The notes of queries over a queue, and the present state of each query.
 
 `leases` writes these notes and reads them at the next start. `docs/formats/notes.md` describes them.
 """
@@ -37,9 +37,9 @@ class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
     ranges: list[Range]
     redelivered_below: int
     counts: dict[int, int]
-    """How often some of them had come back before."""
+    """Number of earlier returns, by offset, of messages that were returned before."""
     expired: bool = False
-    """They went back to the queue, because nobody heard of the query."""
+    """Whether the messages returned to the queue because the query sent no request in time."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -51,7 +51,7 @@ class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
 
 
 class FloorNote(msgspec.Struct, frozen=True, tag="floor", array_like=True):
-    """Above this are the runs and leases of queries that begin: those of forgotten ones never come again."""
+    """The highest epoch and lease number of forgotten queries; new queries begin above both."""
 
     epoch: int = 0
     lease: int = 0
@@ -66,23 +66,23 @@ Note: TypeAlias = QueryNote | LeaseNote | FloorNote
 
 @dataclass(slots=True)
 class Query:
-    """One query over a queue, as the broker sees it now."""
+    """The present state of one query over a queue."""
 
     name: str
     epoch: int = 0
     settled: int = 0
-    """Leases up to this number are settled."""
+    """The number up to which leases are settled."""
     last: int = 0
     timeout_us: int = 0
     void: frozenset[int] = frozenset()
-    """Leases that expired before anybody worked on them: their messages are in later ones."""
+    """Numbers of leases that expired before any run worked on them; later leases hold their messages."""
     began: int = 0
-    """Its leases are above this: one up to this is of a query that was ended."""
+    """The number above which the query's leases begin; lower numbers belong to a query that was ended."""
     owner: str = ownership.NOBODY
-    """The user who opened it first."""
+    """The user who opened the query first."""
     leases: dict[int, LeaseNote] = field(default_factory=dict)
     expired: dict[int, LeaseNote] = field(default_factory=dict)
-    """Those whose messages went back, and which the query may still come back for."""
+    """Expired leases by number: their messages went back, but the query may still ask for them."""
     seen_us: int = 0
     runs: Runs = field(default_factory=Runs)
 
@@ -94,7 +94,6 @@ class Query:
 
     @property
     def messages(self) -> int:
-        """What it holds."""
         return sum(lease.messages for lease in self.leases.values())
 
     @property

@@ -1,7 +1,7 @@
-"""What is leased after a restart is made to agree with the notes of queries and batches.
+"""Repair after a restart: leased messages and the notes of queries and batches are made to agree.
 
-A crash, or damage to a file, can leave a note whose messages are not leased, or leased messages that no note
-names. Both are mended here before anybody is served. What the notes say is `leases`' and `stages`'.
+A crash, or damage to a file, can leave a note whose messages are not leased, or leased messages without a
+note. Both are repaired before clients are served. `leases` and `staged_batches` own the notes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from leveret.storage.offset_set import OffsetSet, Range
 
 
 def hold_again(queue: Destination, ranges: Sequence[Range], *, who: bytes) -> None:
-    """After damage to the journal a note may name what is not in flight: it is taken again."""
-    waiting = queue.cursor.waiting.within(ranges)
+    """Lease messages again that are in a note but not in flight, after damage to the journal."""
+    waiting = queue.cursor.waiting.offsets_in(ranges)
     if waiting:
         queue.cursor.hold(waiting, who=who)
         queue.account.dropped(queue.account.bytes_of(waiting))
 
 
 def show_strays(queue: Destination, accounted: Iterable[Range]) -> None:
-    """After a restart: what is leased and in no note is ready, as if nobody had had it.
+    """Make leased messages ready that are in no note, after a restart.
 
-    A lease whose note was not written has been given to nobody; rows without a note are of a batch that was
-    committed.
+    Such a lease was never sent to its query, and such rows belong to a committed batch.
     """
     strays = OffsetSet(queue.cursor.in_flight.leased())
     strays.remove_many(list(accounted))
     if strays:
-        ranges = list(strays.ranges())
-        queue.release(ranges)
+        queue.release(list(strays.ranges()))

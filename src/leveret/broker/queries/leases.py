@@ -1,16 +1,18 @@
-"""Leases: what queries hold of a queue, exactly and durably, until they have committed it somewhere else.
+"""Leases: the messages of a queue that a query holds, exactly and durably, until it has committed them
+elsewhere.
 
 A query is one more consumer, known by its name. It asks for the next *lease*: a number, and the offsets that
-go with it. The same number gives the same offsets, whoever asks, however often, also after a restart, until
-the query says that everything up to a number is committed: then those messages are acked. Each run of a
-query has an epoch; who comes with an older one is refused, because another run has taken over.
+belong to it. A number always means the offsets it had first, for any run and after a restart, until the query
+says that everything up to a number is committed; then those messages are acked. Each run of a query has an
+epoch. A request with an older epoch is refused, because another run has taken over.
 
-What a lease holds is in flight in the cursor, and leased (`Cursor.lease`); the numbers are notes beside it.
+Messages of a lease are in flight in the cursor, and leased (`Cursor.lease`); the numbers are notes beside it.
 The rule: a lease is answered when its note is durable, and a note is changed or removed in the transaction
-that settles, gives back or takes again what it names.
+that settles, returns or leases its messages again.
 
-A query that is not heard of for too long loses its messages to whoever takes them first. Its leases are
-remembered as expired: when it comes back, what nobody has taken is acked, or the same lease again.
+A query that sends no request before its timeout loses its messages to other consumers. Its leases are
+remembered as expired. When the query comes back, messages that no other consumer has taken are acked, or
+leased under the old number again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from leveret.broker.access import ownership
 from leveret.broker.access.accounts import User
 from leveret.broker.errors import AccessRefused, PreconditionFailed, QueryRefused
 from leveret.broker.note_log import Notes
-from leveret.broker.queries.fencing import fenced
+from leveret.broker.queries.fencing import fenced_error
 from leveret.broker.queries.lease_notes import FloorNote, LeaseNote, Note, Query
 from leveret.broker.queries.lease_repair import hold_again
 from leveret.broker.queues import message_sizes
@@ -39,11 +41,11 @@ from leveret.storage.offset_ranges import total
 from leveret.storage.offset_set import OffsetSet, Range
 
 _QUERY_BYTES_MAX: Final = 200
-_AGAIN_US: Final = 1_000_000
+_RETRY_US: Final = 1_000_000
 _DEAD_MAX: Final = 4_096
-"""Behind so many messages that turn out to be dead no lease is looked for: all others wait meanwhile."""
+"""Dead messages that one request skips at most: other clients wait meanwhile."""
 _SWEPT: Final = 256
-"""Where the next are dead, so many are looked at, however few are asked for."""
+"""Messages checked at once where the next ones are dead, however few are asked for."""
 
 
 class Leases:
@@ -79,38 +81,39 @@ class Leases:
                     began=note.began,
                     owner=note.owner,
                 )
-        for lease in sorted(leases, key=lambda each: each.number):
+        for lease in sorted(leases, key=lambda lease: lease.number):
             query = self.queries.get(lease.query)
             if query is None or lease.number > query.last:
-                self._forget(lease)
+                # The query is unknown after damage, and the lease's number will be used again.
+                self._write(removed=[lease])
             else:
                 (query.expired if lease.expired else query.leases)[lease.number] = lease
         for query in self.queries.values():
             for lease in query.leases.values():
                 hold_again(queue, lease.ranges, who=query.label)
             self._trim(query)
-            self._seen(query)
+            self._restart_timeout(query)
 
     @property
     def log(self) -> Log:
         return self._notes.log
 
     def __bool__(self) -> bool:
-        """Whether a query holds something."""
+        """Whether a query holds a lease."""
         return any(query.leases for query in self.queries.values())
 
     def held(self) -> Iterable[Range]:
-        """Everything that is in a lease."""
+        """Yield the ranges of all leases."""
         for query in self.queries.values():
             for lease in query.leases.values():
                 yield from lease.ranges
 
-    # what queries ask for
+    # requests of queries
 
     def open(self, name: str, *, user: User, timeout_us: int, run: str = "") -> Query:
-        """A run of the query begins: earlier ones are refused from now on. One that asks again is not new.
+        """Begin a run of the query; from now on earlier runs are refused. A repeated request begins no run.
 
-        The user owns the query if nobody does yet.
+        The user becomes the owner of a query without an owner.
         """
         if not name or not name.isprintable() or len(name.encode()) > _QUERY_BYTES_MAX:
             raise PreconditionFailed(
@@ -119,29 +122,30 @@ class Leases:
         self.check_operate(name, user)
         self._check_free()
         query = self.queries.get(name)
-        if query is not None and (known := query.runs.epoch_of(run)) is not None:
-            return self.check(name, known)
+        if query is not None and (epoch := query.runs.epoch_of(run)) is not None:
+            return self.check(name, epoch)
         if query is None:
-            above = self._floor.lease
-            query = Query(name, self._floor.epoch, settled=above, last=above, began=above)
+            floor_lease = self._floor.lease
+            query = Query(name, self._floor.epoch, settled=floor_lease, last=floor_lease, began=floor_lease)
         owner = query.owner or ownership.owner_name(user)
-        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner))
+        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner).note())
         query.epoch += 1
         query.timeout_us, query.owner = timeout_us, owner
         query.runs.remember(run, query.epoch)
         self.queries[name] = query
-        self._seen(query)
+        self._restart_timeout(query)
         return query
 
     def next(
         self, query: Query, start: int, *, max_messages: int | None = None, max_bytes: int | None = None
     ) -> int:
-        """The number of the first lease above `start`; `start` if nothing is ready.
+        """Return the number of the first lease above `start`, or `start` if no message is ready.
 
-        Who asks for the next one has not begun with it. So one that has expired is passed over: its messages
-        are in the queue, or in a later one.
+        A query that asks for the next lease has not begun with it. So expired leases are passed over: their
+        messages are in the queue, or in a later lease.
         """
-        if start < query.settled:  # what was acked since is not in what the query has: never silently
+        # The query's checkpoint lacks messages that were acked since; it must be told.
+        if start < query.settled:
             raise self._lost(query, start + 1)
         self._check_begun(query, start)
         following = min((number for number in query.leases if number > start), default=None)
@@ -154,23 +158,23 @@ class Leases:
         if not ranges:
             return start
         returns = self.queue.cursor.returns
-        counts = returns.within(ranges)
+        counts = returns.counts_in(ranges)
         lease = LeaseNote(query.name, query.last + 1, ranges, returns.redelivered_below, counts)
         try:
-            self._write(replace(query, last=lease.number, void=void), lease, gone=passed)
+            self._write(replace(query, last=lease.number, void=void).note(), lease, removed=passed)
         except StorageError:
             self._put_back(ranges)
             raise
         query.last, query.void = lease.number, void
-        for each in passed:
-            del query.expired[each.number]
+        for expired in passed:
+            del query.expired[expired.number]
         query.leases[lease.number] = lease
         return lease.number
 
     def settle(self, query: Query, through: int) -> None:
-        """Everything up to this lease is committed: its messages are acked.
+        """Ack the messages of all leases up to `through`, which the query has committed.
 
-        So are those that had gone back to the queue: at once, or when who has taken them returns them.
+        Messages of expired leases are acked, too, as soon as no other consumer holds them.
         """
         if through > query.last:
             raise QueryRefused(
@@ -180,72 +184,74 @@ class Leases:
                 hint="The broker's data are older than the checkpoint: start the query with a new one.",
             )
         self._check_begun(query, through)
-        done = [lease for number, lease in query.leases.items() if number <= through]
-        late = [lease for number, lease in query.expired.items() if number <= through]
-        away = {lease.number: self.queue.cursor.in_flight.within(lease.ranges) for lease in late}
-        late = [lease for lease in late if not lease.ranges or lease.ranges != away[lease.number]]
-        if through <= query.settled and not (done or late):
+        live = [lease for number, lease in query.leases.items() if number <= through]
+        expired = [lease for number, lease in query.expired.items() if number <= through]
+        taken_ranges = {
+            lease.number: self.queue.cursor.in_flight.offsets_in(lease.ranges) for lease in expired
+        }
+        expired = [
+            lease for lease in expired if not lease.ranges or lease.ranges != taken_ranges[lease.number]
+        ]
+        if through <= query.settled and not (live or expired):
             return
         settled = max(query.settled, through)
-        settlement = Settlement(self.queue, query.label)
-        change = self._notes.change(settlement.transaction)
-        for lease in (*done, *late):
+        settlement = LeaseSettlement(self.queue, self._notes, query.label)
+        for lease in (*live, *expired):
             settlement.add(lease, lease.ranges, Outcome.ACKED)
-        change.remove(lease.key for lease in (*done, *late) if not away.get(lease.number))
-        left = [msgspec.structs.replace(lease, ranges=away[lease.number]) for lease in late]
-        left = [lease for lease in left if lease.ranges]
-        for lease in left:
+        change = settlement.change
+        change.remove(lease.key for lease in (*live, *expired) if not taken_ranges.get(lease.number))
+        remaining = [msgspec.structs.replace(lease, ranges=taken_ranges[lease.number]) for lease in expired]
+        remaining = [lease for lease in remaining if lease.ranges]
+        for lease in remaining:
             change.put(lease)
         change.put(replace(query, settled=settled).note())
         settlement.commit()
-        change.done()
         query.settled = settled
         query.void = frozenset(number for number in query.void if number > settled)
-        for lease in done:
+        for lease in live:
             del query.leases[lease.number]
-        for lease in late:
+        for lease in expired:
             del query.expired[lease.number]
-        query.expired.update((lease.number, lease) for lease in left)
+        query.expired.update((lease.number, lease) for lease in remaining)
 
     def reject(self, name: str, ranges: Sequence[Range], *, why: bytes = b"") -> None:
-        """What the query has of these is among its rejects: settled as that, and in no lease any more."""
+        """Settle messages that the query has published among its rejects, and remove them from its leases."""
         query = self.queries.get(name)
         if query is None:
             return
-        settlement = Settlement(self.queue, query.label)
-        change = self._notes.change(settlement.transaction)
+        settlement = LeaseSettlement(self.queue, self._notes, query.label)
         changed = []
         for lease in (*query.leases.values(), *query.expired.values()):
-            left = OffsetSet(lease.ranges)
-            rejected = left.within(ranges)
+            remaining = OffsetSet(lease.ranges)
+            rejected = remaining.members_in(ranges)
             if rejected:
-                left.remove_many(rejected)
-                changed.append(msgspec.structs.replace(lease, ranges=list(left.ranges())))
+                remaining.remove_many(rejected)
+                changed.append(msgspec.structs.replace(lease, ranges=list(remaining.ranges())))
                 settlement.add(lease, rejected, Outcome.SENT_TO_REJECTS, why=why)
-                change.put(changed[-1])
+                settlement.change.put(changed[-1])
         if changed:
             settlement.commit()
-            change.done()
             for lease in changed:
                 (query.expired if lease.expired else query.leases)[lease.number] = lease
 
     def plan(self, query: Query, start: int, end: int) -> list[LeaseNote]:
-        """The leases above `start` up to `end`, exactly as they were given."""
+        """Return the leases above `start` up to `end`, exactly as they were given."""
         self._check_begun(query, end)
-        if end < start:  # the first batch of a checkpoint, and others have begun since
+        # The first batch of a checkpoint, but other checkpoints have begun since.
+        if end < start:
             raise self._lost(query, end)
-        found = []
+        leases = []
         for number in range(start + 1, end + 1):
             if number in query.expired and number > query.settled:
                 self._take_again(query, query.expired[number])
             if number in query.leases:
-                found.append(query.leases[number])
+                leases.append(query.leases[number])
             elif number not in query.void:
                 raise self._lost(query, number)
-        return found
+        return leases
 
     def release(self, name: str) -> None:
-        """The query is over: what it holds goes back, and it is forgotten, but for how far it had come."""
+        """End a query: return its messages to the queue and forget it, except for its last numbers."""
         query = self.queries.get(name)
         if query is not None:
             self._give_back(query, forget=True)
@@ -253,33 +259,31 @@ class Leases:
             self.queue.broker.timers.cancel((self, name))
 
     def close(self) -> None:
-        """The queue is gone: nobody waits for its queries."""
+        """Cancel the timeouts of all queries, because the queue was deleted."""
         for name in self.queries:
             self.queue.broker.timers.cancel((self, name))
 
     def check_operate(self, name: str, user: User) -> None:
-        """Raise `AccessRefused` if there is a query of this name that the user may not operate."""
+        """Raise `AccessRefused` if a query has this name and the user may not operate it."""
         query = self.queries.get(name)
         if query is not None:
             vhost = self.queue.vhost.name
             ownership.check_operate(user, vhost, ownership.QUERY, name, owner=query.owner)
 
     def check(self, name: str, epoch: int) -> Query:
-        """The query, if this is its present run."""
+        """Return the query; raise `QueryRefused` if `epoch` is not its present run."""
         query = self.queries.get(name)
-        over = f"run {epoch} of query '{name}' over {self.queue} is over"
+        over_text = f"run {epoch} of query '{name}' over {self.queue} is over"
         if query is None:
             raise QueryRefused(
                 "forgotten",
-                f"{over}: the query was ended at the broker, and its messages went back",
+                f"{over_text}: the query was ended at the broker, and its messages went back",
                 hint="Start it with a new checkpoint.",
             )
         if query.epoch != epoch:
-            raise fenced(over, present=query.epoch)
-        self._seen(query)
+            raise fenced_error(over_text, present=query.epoch)
+        self._restart_timeout(query)
         return query
-
-    # inside
 
     def _check_free(self) -> None:
         queue, consumers = self.queue, self._deliverer.consumers
@@ -289,65 +293,70 @@ class Leases:
             raise AccessRefused(f"{queue} has a single active consumer, and a query would be a second one")
 
     def _take(self, query: Query, max_messages: int | None, max_bytes: int | None) -> list[Range]:
-        """What the query gets of what is ready: within its limits, and no more than its share."""
+        """Lease ready messages for the query, within its limits and its share."""
         queue, deliverer = self.queue, self._deliverer
         queue.broker.bring_up_to_date(queue)
         deliverer.catch_up()
-        looked = 0
-        while looked < _DEAD_MAX:
+        skipped = 0
+        while skipped < _DEAD_MAX:
             waiting = queue.ready + queue.delayed
             share = -(-queue.ready // (1 + len(deliverer.consumers)))
             count = share if max_messages is None else min(max_messages, share)
-            if deliverer.prioritised:  # each is found by itself
+            # Messages of a queue with priorities are looked up one by one.
+            if deliverer.prioritised:
                 count = min(count, message_sizes.COUNT_MAX)
             if max_bytes is not None:
-                count = message_sizes.within(queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes)
+                count = message_sizes.fitting(
+                    queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes
+                )
             ranges = deliverer.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges
             if queue.ready + queue.delayed == waiting:
                 raise QueryRefused(
                     "busy",
-                    f"the next messages of {queue} can't be taken, nor buried, before something is written",
-                    hint="If it stays so: is the broker's disk full?",
+                    f"the next messages of {queue} can't be taken or dead-lettered before earlier changes "
+                    "are written",
+                    hint="If this error persists, check whether the broker's disk is full.",
                 )
             living = deliverer.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
             if living:
-                self._put_back(living)  # the dead ones among them are gone
-            looked += waiting - queue.ready - queue.delayed
+                # The dead messages among them are settled now.
+                self._put_back(living)
+            skipped += waiting - queue.ready - queue.delayed
         raise QueryRefused(
             "busy",
-            f"the next messages of {queue} had all expired, or been returned too often",
-            hint="There may be others behind them: ask again.",
+            f"the next messages of {queue} had all expired or exceeded the delivery limit",
+            hint="There may be other messages behind them: ask again.",
         )
 
     def _put_back(self, ranges: Sequence[Range]) -> None:
-        """Taken, and given to nobody."""
+        """Make messages ready again that were taken but given to no run."""
         self.queue.release(ranges)
         if self.queue.cursor.audited:
             self.queue.cursor.note_withheld(ranges)
 
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
-        """An expired lease holds its messages again, if all of them are still there."""
+        """Lease the messages of an expired lease again; raise `QueryRefused` if some are gone."""
         self._check_free()
-        waiting = self.queue.cursor.waiting.within(lease.ranges)
+        waiting = self.queue.cursor.waiting.offsets_in(lease.ranges)
         if total(waiting) < lease.messages:
             raise self._lost(query, lease.number)
-        again = msgspec.structs.replace(lease, expired=False)
+        renewed = msgspec.structs.replace(lease, expired=False)
         size_bytes = self.queue.account.bytes_of(lease.ranges)
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
         if lease.ranges:
             transaction.hold(self.queue.cursor, lease.ranges, who=query.label)
-        change.put(again)
+        change.put(renewed)
         transaction.commit()
         change.done()
         self.queue.account.dropped(size_bytes)
         del query.expired[lease.number]
-        query.leases[lease.number] = again
+        query.leases[lease.number] = renewed
 
     def _check_begun(self, query: Query, number: int) -> None:
-        """Who works on a lease has got it. One that was passed over was got by another checkpoint."""
+        """Raise `QueryRefused` for a lease that was passed over: another checkpoint works on it."""
         if number in query.void:
             raise self._lost(query, number)
 
@@ -367,10 +376,10 @@ class Leases:
                 "asynchronously? Start the query with a new checkpoint.",
             )
         if number <= query.last:
-            left = ", and not all are there any more" if number in query.expired else ""
+            taken = ", and not all of them are still there" if number in query.expired else ""
             return QueryRefused(
                 "expired",
-                f"{name} has expired: its messages went back to the queue{left}",
+                f"{name} has expired: its messages went back to the queue{taken}",
                 hint="Start the query with a new checkpoint, and allow more time with leaseTimeout.",
             )
         return QueryRefused(
@@ -379,31 +388,21 @@ class Leases:
             hint="The checkpoint belongs to another broker.",
         )
 
-    def _forget(self, lease: LeaseNote) -> None:
-        """After damage: the query that had it is not known any more, and its numbers come again."""
-        transaction = self.queue.broker.store.transaction()
-        change = self._notes.change(transaction)
-        change.remove([lease.key])
-        transaction.commit()
-        change.done()
-
     def _trim(self, query: Query) -> None:
-        """After a restart: what was transient is gone, and in no lease any more."""
+        """Remove transient messages, which a restart has lost, from the leases of a query."""
         in_flight = self.queue.cursor.in_flight
         for lease in list(query.leases.values()):
-            left = in_flight.leased_within(lease.ranges)
-            if left != lease.ranges:
-                query.leases[lease.number] = msgspec.structs.replace(lease, ranges=left)
-                self._write(query, query.leases[lease.number])
+            remaining = in_flight.leased_within(lease.ranges)
+            if remaining != lease.ranges:
+                query.leases[lease.number] = msgspec.structs.replace(lease, ranges=remaining)
+                self._write(query.note(), query.leases[lease.number])
 
-    def _write(self, query: Query, *leases: LeaseNote, gone: Iterable[LeaseNote] = ()) -> None:
+    def _write(self, *notes: Note, removed: Iterable[LeaseNote] = ()) -> None:
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
-        change.put(query.note())
-        for lease in leases:
-            change.put(lease)
-        for lease in gone:
-            change.remove([lease.key])
+        for note in notes:
+            change.put(note)
+        change.remove(lease.key for lease in removed)
         transaction.commit()
         change.done()
 
@@ -424,8 +423,9 @@ class Leases:
             for lease in (*leases, *query.expired.values()):
                 change.remove([lease.key])
             went_back = any(number > query.settled for number in (*query.leases, *query.expired))
-            above = query.last + 1 if went_back else query.last  # who has committed the last of them is told
-            floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, above))
+            # A query that has committed the last lease is told that its messages went back.
+            floor_lease = query.last + 1 if went_back else query.last
+            floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, floor_lease))
             change.remove([query.note().key])
             change.put(floor)
         transaction.commit()
@@ -433,10 +433,10 @@ class Leases:
         self._floor = floor
         query.leases.clear()
         query.expired.update(expired)
-        self.queue.shown([each for lease in leases for each in lease.ranges])
+        self.queue.shown([range_ for lease in leases for range_ in lease.ranges])
 
-    def _seen(self, query: Query) -> None:
-        """It is alive: its leases have their whole time again."""
+    def _restart_timeout(self, query: Query) -> None:
+        """Restart the timeout of a query that sent a request."""
         broker = self.queue.broker
         query.seen_us = broker.now_us()
         self.queue.used()
@@ -445,35 +445,37 @@ class Leases:
             broker.timers.set((self, query.name), due_us, lambda: self._expire(query))
 
     def _expire(self, query: Query) -> None:
-        """Its messages go back; if that can't be written now, a little later."""
+        """Return the messages of a query to the queue; try again later if that can't be written."""
         if self.queue.deleted or not query.leases:
             return
         try:
             self._give_back(query)
         except StorageError:
             broker = self.queue.broker
-            broker.timers.set((self, query.name), broker.now_us() + _AGAIN_US, lambda: self._expire(query))
+            broker.timers.set((self, query.name), broker.now_us() + _RETRY_US, lambda: self._expire(query))
 
 
-class Settlement:
-    """Leases that end, live ones and expired ones, in one transaction: `add`, then `commit`."""
+class LeaseSettlement:
+    """The settlement of leases, live and expired ones, in one transaction: `add`, then `commit`."""
 
-    def __init__(self, queue: Destination, who: bytes) -> None:
-        self.transaction = queue.broker.store.transaction()
+    def __init__(self, queue: Destination, notes: Notes[Note], who: bytes) -> None:
+        self._transaction = queue.broker.store.transaction()
+        self.change = notes.change(self._transaction)
         self._queue = queue
         self._who = who
-        self._waited_bytes = 0
+        self._dropped_bytes = 0
 
     def add(self, lease: LeaseNote, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
-        """These of the lease; of one that has expired what nobody has taken."""
+        """Settle messages of a lease; of an expired lease, only those that wait in the queue."""
         cursor = self._queue.cursor
         if not lease.expired:
             if ranges:
-                self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
-        elif waiting := cursor.waiting.within(ranges):
-            self._waited_bytes += self._queue.account.bytes_of(waiting)
-            self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
+                self._transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
+        elif waiting := cursor.waiting.offsets_in(ranges):
+            self._dropped_bytes += self._queue.account.bytes_of(waiting)
+            self._transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
 
     def commit(self) -> None:
-        self.transaction.commit()
-        self._queue.account.dropped(self._waited_bytes)
+        self._transaction.commit()
+        self.change.done()
+        self._queue.account.dropped(self._dropped_bytes)

@@ -1,7 +1,7 @@
-"""How the limit of a batch is shared by the partitions of a topic: pure functions.
+"""Division of a batch's limit among the partitions of a topic, as pure functions.
 
-Max-min fair: all get the same, and what one does not need goes to the others. Where the limit is too small
-for that, those get more whose turn it is, so that each of them comes to its turn.
+The division is max-min fair: all partitions get equal quotas, and what one does not need goes to the others.
+If the limit is too small for equal quotas, `turn` rotates which partitions get more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heapreplace
 
 
 def by_count(available: Sequence[int], limit: int, *, turn: int = 0) -> list[int]:
-    """How many messages each gets, together no more than the limit.
+    """Return the number of messages of each partition, together at most `limit`.
 
     >>> by_count([10, 1, 10], 7), by_count([10, 1, 10], 7, turn=2)
     ([3, 1, 3], [3, 1, 3])
@@ -20,42 +20,44 @@ def by_count(available: Sequence[int], limit: int, *, turn: int = 0) -> list[int
     """
     shares = [0] * len(available)
     left = limit
-    hungry = [place for place in in_turn(len(available), turn) if available[place]]
-    while hungry and left:
-        each = left // len(hungry)
-        for place in hungry if each else hungry[:left]:
-            given = min(available[place] - shares[place], max(each, 1))
-            shares[place] += given
-            left -= given
-        hungry = [place for place in hungry if shares[place] < available[place]]
+    unsatisfied = [partition for partition in rotated(len(available), turn) if available[partition]]
+    while unsatisfied and left:
+        quota = left // len(unsatisfied)
+        for partition in unsatisfied if quota else unsatisfied[:left]:
+            added = min(available[partition] - shares[partition], max(quota, 1))
+            shares[partition] += added
+            left -= added
+        unsatisfied = [partition for partition in unsatisfied if shares[partition] < available[partition]]
     return shares
 
 
 def by_bytes(sizes: Sequence[Iterator[int]], limit: int, *, turn: int = 0) -> list[int]:
-    """How many messages each gets, in their order, together of no more bytes than that; one at least.
+    """Return the number of messages of each partition, together at most `limit` bytes, but at least one.
 
     >>> by_bytes([iter([4, 4, 4]), iter([8, 8])], 16), by_bytes([iter([9]), iter([9])], 5, turn=1)
     ([2, 1], [0, 1])
     """
     shares = [0] * len(sizes)
-    used = taken = 0
-    waiting = [(0, rank, place) for rank, place in enumerate(in_turn(len(sizes), turn))]
-    heapify(waiting)  # by the bytes that each has got
+    used_bytes = taken = 0
+    waiting = [(0, rank, partition) for rank, partition in enumerate(rotated(len(sizes), turn))]
+    # A heap by the bytes that each partition has received so far.
+    heapify(waiting)
     while waiting:
-        got, rank, place = waiting[0]
-        size = next(sizes[place], None)
-        if size is None or (used + size > limit and taken):
+        received_bytes, rank, partition = waiting[0]
+        size_bytes = next(sizes[partition], None)
+        if size_bytes is None or (used_bytes + size_bytes > limit and taken):
             heappop(waiting)
             continue
-        used, taken = used + size, taken + 1
-        shares[place] += 1
-        heapreplace(waiting, (got + size, rank, place))
+        used_bytes, taken = used_bytes + size_bytes, taken + 1
+        shares[partition] += 1
+        heapreplace(waiting, (received_bytes + size_bytes, rank, partition))
     return shares
 
 
-def in_turn(count: int, turn: int) -> list[int]:
-    """
-    >>> in_turn(4, 6)
+def rotated(count: int, turn: int) -> list[int]:
+    """Return the numbers below `count` in order, rotated so that `turn` (modulo `count`) comes first.
+
+    >>> rotated(4, 6)
     [2, 3, 0, 1]
     """
     first = turn % count if count else 0

@@ -1,8 +1,8 @@
-"""Which messages of a queue a bulk reader may be shown, and how far a stream reaches, as plain data.
+"""The offsets that a bulk reader may read from a queue or a stream, as plain data.
 
-Bulk readers name offsets, and anybody can name some. The rule: a reader is shown what a snapshot of the queue
-would show now. That is what is not settled, what is in no batch that waits for its commit, and of a stream
-nothing behind such a batch.
+Bulk readers name offsets, and may name any. The rule: a reader gets only what a snapshot of the queue would
+show now. These are messages that are neither settled nor in a batch that is not committed, and, of a stream,
+none behind such a batch.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from leveret.storage.offset_set import OffsetSet, Range
 
 
 class Extent(NamedTuple):
-    """How far a stream reaches at one moment."""
+    """The ends of a stream at one moment."""
 
     stream: str
     log_id: int
     end: int
     """The offset of the next message that is published."""
     decided: int
-    """No message at or above this may be read yet."""
+    """The offset at and above which no message may be read yet."""
     gone_below: int
-    """Retention has taken the message before this: who was not so far has missed it."""
+    """The offset above the highest message that retention has removed; a lower reader has missed some."""
 
 
 class Snapshot(NamedTuple):
-    """The messages of a queue that can be seen at one moment."""
+    """The readable messages of a queue at one moment."""
 
     log_id: int
     ranges: list[Range]
     redelivered_below: int
     returns: dict[int, int]
-    """How often messages came back, for those that ever did."""
+    """Number of returns by offset, of messages that were returned before."""
 
 
 def check_same(queue: Destination, log_id: int | None) -> None:
-    """Raise if a reader began with another queue of this name; None stands for any."""
+    """Raise `QueryRefused` if a reader began with another queue of this name; None accepts any queue."""
     if log_id not in (None, queue.log_id):
         raise QueryRefused(
             "gone",
@@ -56,12 +56,12 @@ def extent_of(stream: Readable) -> Extent:
 
 
 def gone_below(stream: Readable) -> int:
-    """Above the highest message that retention has taken: whoever was not so far has missed it."""
+    """Return the offset above the highest message that retention has removed."""
     return stream.cursor.settled.retired_below
 
 
 def snapshot(queue: Destination, start: int, stop: int | None) -> Snapshot:
-    """Return what can be seen from `start` on, up to `stop` or the end."""
+    """Return the readable messages from `start` on, up to `stop` or the end."""
     settled, returns = queue.cursor.settled, queue.cursor.returns
     stop = queue.log.next if stop is None else min(stop, queue.log.next)
     start = max(start, settled.low)
@@ -70,32 +70,32 @@ def snapshot(queue: Destination, start: int, stop: int | None) -> Snapshot:
         present = OffsetSet(ranges)
         present.remove_many(list(hidden.ranges()))
         ranges = list(present.ranges())
-    return Snapshot(queue.log_id, ranges, returns.redelivered_below, returns.within(ranges))
+    return Snapshot(queue.log_id, ranges, returns.redelivered_below, returns.counts_in(ranges))
 
 
 def write_out(queue: Destination) -> None:
-    """Write what is in memory to segments, where other processes read it; on any thread."""
+    """Write messages in memory to segments, where other processes read them; may run on any thread."""
     queue.broker.store.flush(queue.log)
 
 
 def view(queue: Destination, start: int, stop: int) -> tuple[LogView, AckSet]:
-    """Return where the messages are, and which of [start, stop) are not to be read, at one moment."""
+    """Return, for one moment, a view of the log and the offsets in [start, stop) that must not be read."""
     return queue.log.view(), withheld(queue, start, stop)
 
 
 def withheld(queue: Destination, start: int, stop: int) -> AckSet:
-    """All of [start, stop) that may not be read, as if it were settled; outside of it anything."""
-    found = queue.cursor.settled.around(start, stop)
+    """Return the offsets in [start, stop) that must not be read, as settled ones; ignore other offsets."""
+    unreadable = queue.cursor.settled.around(start, stop)
     if start >= stop:
-        return found
-    found.settle_many(list(queue.vhost.hidden(queue).ranges(start, stop)))
+        return unreadable
+    unreadable.settle_many(list(queue.vhost.hidden(queue).ranges(start, stop)))
     if queue.decided() < stop:
-        found.settle(max(queue.decided(), start), stop)
-    return found
+        unreadable.settle(max(queue.decided(), start), stop)
+    return unreadable
 
 
 def existing(ranges: Iterable[Range], queue: Destination | Readable) -> list[Range]:
-    """Return the given ranges in order, as far as the queue has, or had, these offsets."""
+    """Return the given ranges in order, without offsets that the queue has never had."""
     log = queue.log
     try:
         return list(

@@ -1,6 +1,6 @@
-"""What is written down of batches: the parts of their stages, and the last batch that was committed.
+"""The notes of staged batches: the parts of their stages, and the last committed batch of each query.
 
-`stages` writes these notes and reads them at the next start. `docs/formats/notes.md` describes them.
+`staged_batches` writes these notes and reads them at the next start. `docs/formats/notes.md` describes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class StageName(NamedTuple):
 
 
 class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
-    """A part of a stage: rows that were appended together."""
+    """A part of a stage: rows that were appended in one transaction."""
 
     query: str
     batch: int
@@ -27,10 +27,10 @@ class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
     part: int
     rows: int
     places: list[tuple[int, int, int]]
-    """For each queue: the id of its log, and the first offset and the one behind the last."""
+    """For each queue: the id of its log, the first offset, and the offset behind the last row."""
     due_us: int
     owner: str = ownership.NOBODY
-    """The user who wrote first with the name of the query."""
+    """The user who first wrote with the name of the query."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -42,12 +42,12 @@ class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
 
 
 class CommitNote(msgspec.Struct, frozen=True, tag="commit", array_like=True):
-    """The last batch of a query that was committed."""
+    """The last committed batch of a query."""
 
     query: str
     batch: int
     number: int
-    """Grows with every commit of any query: the lowest is forgotten first."""
+    """Number of the commit, counted over all queries; the query with the lowest is forgotten first."""
     owner: str = ownership.NOBODY
     """As in `StageNote`."""
 

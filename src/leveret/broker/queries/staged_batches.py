@@ -1,15 +1,15 @@
-"""Batches that are written as a whole: rows that nobody sees until their batch is committed, once.
+"""Staged batches: rows that nobody can read until their batch is committed, exactly once.
 
-The tasks of a batch write *stages*. Their rows are routed like any publish and appended to the queues they
-reach, leased at once: in the log, in no consumer's sight. The commit of a batch names the stages that count;
-in one transaction their notes go, all others of the batch are dropped, and the batch is noted, so that the
-same batch written again is dropped and never doubled. When that is on the disk, the rows become ready. Stages
-that nobody commits expire. Of a stream rows are hidden in its own cursor: groups read no further than the
-first of them (`Stream.readable`), and those that are dropped are dropped for the groups too.
+The tasks of a batch write *stages*. Their rows are routed like publishes and appended to their queues, leased
+at once: they are in the log, but no consumer gets them. The commit of a batch names the stages that count.
+One transaction removes their notes, drops all other stages of the batch, and notes the batch, so that a
+repeated batch is dropped. When this is durable, the rows become ready. Stages that are never committed
+expire. Rows in a stream are hidden in the stream's own cursor: groups read only up to the first of them
+(`Stream.readable`), and dropped rows are dropped for the groups too.
 
-The rule: a row is hidden in the same round in which it is appended, and noted there; so after any crash it
-is hidden, or visible because its batch was committed, or was never there. What is leased and in no note
-becomes ready at the next start (`lease_repair.show_strays`): a crash behind the commit shows its rows, too.
+The rule: a row is hidden and noted in the round in which it is appended. So after any crash it is hidden, or
+visible because its batch was committed, or was never stored. A leased row without a note becomes ready at the
+next start (`lease_repair.show_strays`): it belongs to a batch whose commit was durable before a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leveret.broker.access.accounts import User
 from leveret.broker.errors import AccessRefused, QueryRefused
 from leveret.broker.note_log import Change, Notes
 from leveret.broker.queries.lease_repair import hold_again
-from leveret.broker.queries.row_routing import Row, Terms, route_rows
+from leveret.broker.queries.row_routing import Row, RowOptions, route_rows
 from leveret.broker.queries.staged_batch_notes import CommitNote, StageName, StageNote
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.topology import Topology
@@ -38,15 +38,15 @@ from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.transaction import Transaction
 
 QUERIES_MAX: Final = 10_000
-"""Of so many queries the last committed batch is remembered."""
-_AGAIN_US: Final = 1_000_000
+"""Queries whose last committed batch is remembered."""
+_RETRY_US: Final = 1_000_000
 
 
 class Stages:
-    """All batches of one virtual host that are under way."""
+    """All batches of one virtual host that are under way, and the last commits of its queries."""
 
     def __init__(self, vhost: Topology, log: Log | None = None) -> None:
-        """With what a log from before says of them; the queues must be there."""
+        """Read the notes of an earlier run from `log`; the queues must exist."""
         self._vhost = vhost
         self._store = vhost.broker.store
         label = auxiliary_logs.label(auxiliary_logs.STAGES, vhost.name)
@@ -57,13 +57,13 @@ class Stages:
             log=log,
         )
         self._queues: dict[int, Destination] = {queue.log.id: queue for queue in vhost.queues.values()}
-        """Those that stages have rows of, by the ids of their logs."""
+        """Queues that have rows of stages, by the ids of their logs."""
         self._stages: dict[StageName, list[StageNote]] = {}
         self._hidden: dict[int, OffsetSet] = {}
-        """What their parts hold, by the ids of logs."""
+        """Offsets of the stages' rows, by the ids of logs."""
         self._committed: dict[str, CommitNote] = {}
         self._showing: dict[int, list[StageNote]] = {}
-        """What was committed, by the number of the commit, and is ready when that is on the disk."""
+        """Committed parts whose rows become ready when the commit is durable, by the number of the commit."""
         for note in self._notes:
             if isinstance(note, CommitNote):
                 self._committed[note.query] = note
@@ -79,34 +79,35 @@ class Stages:
         return self._notes.log
 
     def notes(self) -> list[StageNote | CommitNote]:
-        """Return what is staged, part by part, and the last commit of each query."""
+        """Return the notes of all parts and of each query's last commit."""
         return list(self._notes)
 
     def hidden(self, queue: Destination) -> OffsetSet:
-        """What of a queue nobody may see yet."""
+        """Return the offsets of a queue that are hidden until a commit."""
         hidden = self._hidden.get(queue.log.id, OffsetSet())
         return OffsetSet(queue.cursor.in_flight.leased_within(list(hidden.ranges())))
 
     # writing
 
-    def write(self, name: StageName, rows: Sequence[Row], terms: Terms, *, before: int = 0) -> None:
-        """Appends rows to a stage that has so many; all of them, or none and an error.
+    def write(self, name: StageName, rows: Sequence[Row], options: RowOptions, *, before: int = 0) -> None:
+        """Append rows to a stage that has `before` rows already; all of them, or raise an error.
 
-        Safe when the store's ticket is. Without rows it is only seen whether all those before are there.
+        The rows are durable when the store's present ticket is. Without rows, only `before` is checked.
         """
-        owner = self._check_owner(name.query, terms.user)
+        owner = self._check_owner(name.query, options.user)
+        # A batch that was committed before needs no rows.
         if name.batch <= self._last(name.query):
-            return  # it was committed before: what is written again is not needed
+            return
         if sum(part.rows for part in self._stages.get(name, ())) != before:
-            raise self._not_there(name)
+            raise self._incomplete(name)
         if not rows:
             return
-        routed = route_rows(self._vhost, rows, terms)
+        routed = route_rows(self._vhost, rows, options)
         refusing = [queue for queue in routed if queue.settings.refuses_publishes]
         written = self._places(self._stages.get(name, ())) if refusing else {}
         for queue in refusing:
-            many = len(routed[queue]) + total(written.get(queue, ()))
-            _check_room(queue, many, sum(len(message.body) for message in routed[queue]))
+            count = len(routed[queue]) + total(written.get(queue, ()))
+            _check_room(queue, count, sum(len(message.body) for message in routed[queue]))
         transaction = self._store.transaction()
         places = []
         routed = {queue: list(queue.as_kept(messages)) for queue, messages in routed.items()}
@@ -114,7 +115,7 @@ class Stages:
             places.append((queue.log.id, queue.log.next, queue.log.next + len(kept)))
             transaction.append_held(queue.cursor, kept, who=_label(name))
         part = len(self._stages.get(name, ()))
-        due_us = self._vhost.broker.now_us() + terms.timeout_us
+        due_us = self._vhost.broker.now_us() + options.timeout_us
         note = StageNote(*name, part, len(rows), places, due_us, owner)
         change = self._notes.change(transaction)
         change.put(note)
@@ -128,28 +129,30 @@ class Stages:
         for queue, messages in routed.items():
             queue.hidden_appended(messages)
 
-    # ending
+    # commits, aborts and expiry
 
     def commit(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> int | None:
-        """Shows what these stages hold; how many rows, or None if the batch was committed before.
+        """Commit these stages and return their number of rows; None if the batch was committed before.
 
-        Nobody gets a row before the commit is durable: one that a crash undoes would be seen, and come again.
+        Rows become ready after the commit is durable, so that a crash can't undo rows that were read.
         """
         owner = self._check_owner(query, user)
-        self._check_making(query, user)
+        self._check_may_create(query, user)
         if batch <= self._last(query):
-            self._check_committed(query, batch, user)
+            self._check_batch_taken(query, batch, user)
             self._drop([name for name in self._stages if name.query == query and name.batch <= batch])
             return None
         chosen = [StageName(query, batch, stage) for stage in dict.fromkeys(stages)]
         for name in chosen:
             if name not in self._stages:
-                raise self._not_there(name)
+                raise self._incomplete(name)
         shown = [part for name in chosen for part in self._stages[name]]
         self._check_rooms(shown)
-        known = set(chosen)
+        chosen_names = set(chosen)
         others = [
-            name for name in self._stages if name.query == query and name.batch <= batch and name not in known
+            name
+            for name in self._stages
+            if name.query == query and name.batch <= batch and name not in chosen_names
         ]
         transaction = self._store.transaction()
         change = self._notes.change(transaction)
@@ -158,13 +161,13 @@ class Stages:
         note = CommitNote(query, batch, self._commits + 1, owner)
         change.put(note)
         forgotten = self._forgotten(note)
-        change.remove(self._committed[each].key for each in forgotten)
+        change.remove(self._committed[query_name].key for query_name in forgotten)
         transaction.commit()
         change.done()
         self._commits += 1
         self._committed[query] = note
-        for each in forgotten:
-            del self._committed[each]
+        for query_name in forgotten:
+            del self._committed[query_name]
         self._showing[note.number] = shown
         self._vhost.broker.ledger.when_durable(lambda: self._show(note.number))
         for name in others:
@@ -177,14 +180,14 @@ class Stages:
         return rows
 
     def _check_rooms(self, shown: Sequence[StageNote]) -> None:
-        """Whether queues that refuse have room for these, and for what was committed and is not ready yet."""
+        """Raise `QueryRefused` if a queue has no room for these rows and those committed but not ready."""
         refusing = [queue for queue in self._places(shown) if queue.settings.refuses_publishes]
-        soon = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
+        awaited = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
         for queue in refusing:
-            _check_room(queue, total(soon[queue]), queue.account.bytes_of(soon[queue]))
+            _check_room(queue, total(awaited[queue]), queue.account.bytes_of(awaited[queue]))
 
     def _show(self, number: int) -> None:
-        """A commit is durable: its rows are ready, in all queues at once."""
+        """Make the rows of a durable commit ready, in all queues at once."""
         shown = self._showing.pop(number)
         places = self._places(shown)
         transaction = self._store.transaction()
@@ -196,7 +199,7 @@ class Stages:
             queue.shown(ranges)
 
     def abort(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> None:
-        """Drops these stages of a batch, or all of them if none is named."""
+        """Drop these stages of a batch, or all its stages if none is named."""
         self._check_owner(query, user)
         named = {StageName(query, batch, stage) for stage in stages}
         of_batch = [name for name in self._stages if name[:2] == (query, batch)]
@@ -219,7 +222,7 @@ class Stages:
     def _write_drop(
         self, transaction: Transaction, change: Change[StageNote | CommitNote], names: Sequence[StageName]
     ) -> Iterable[Destination]:
-        """The queues that have less to wait for afterwards: readers of a stream stood before those rows."""
+        """Write the removal of stages; return the queues to wake: readers of a stream waited at the rows."""
         parts = [part for name in names for part in self._stages[name]]
         places = self._places(parts)
         for queue, ranges in places.items():
@@ -232,13 +235,13 @@ class Stages:
     # inside
 
     def _check_owner(self, query: str, user: User) -> str:
-        """The owner of the sink, who came first with its name; raises where the user may not operate it."""
+        """Return the owner of the sink, or the user for a new one; raise if the user may not operate it."""
         owner = self._owner(query) or ownership.NOBODY
         ownership.check_operate(user, self._vhost.name, ownership.SINK, query, owner=owner)
         return owner or ownership.owner_name(user)
 
-    def _check_making(self, query: str, user: User) -> None:
-        """A commit without rows makes a sink too: not for a user who could never write a row."""
+    def _check_may_create(self, query: str, user: User) -> None:
+        """Raise `AccessRefused` if this commit would make a sink for a user who can't write any row."""
         vhost = self._vhost.name
         if self._owner(query) is None and user.may_nothing("write", vhost):
             raise AccessRefused(
@@ -246,16 +249,16 @@ class Stages:
             )
 
     def _owner(self, query: str) -> str | None:
-        """The owner of a sink; None if there is no sink of this name."""
+        """Return the owner of a sink, or None if no sink has this name."""
         if (note := self._committed.get(query)) is not None:
             return note.owner
         return next((parts[0].owner for name, parts in self._stages.items() if name.query == query), None)
 
-    def _check_committed(self, query: str, batch: int, user: User) -> None:
-        """Whoever goes on with the query of another user is told of batches that it never heard of.
+    def _check_batch_taken(self, query: str, batch: int, user: User) -> None:
+        """Raise `QueryRefused` for an old batch of a query whose last commit is another user's.
 
-        The last one may come again, after a crash. A user who finds earlier ones committed would lose rows to
-        a name that somebody else has used up.
+        The last batch may be repeated, after a crash. But a new user of the name, whose first batches count
+        as committed before, would lose their rows.
         """
         note = self._committed[query]
         if batch < note.batch and note.owner not in (ownership.NOBODY, ownership.owner_name(user)):
@@ -266,11 +269,11 @@ class Stages:
                 hint="Write with another queryName.",
             )
 
-    def _not_there(self, name: StageName) -> QueryRefused:
+    def _incomplete(self, name: StageName) -> QueryRefused:
         return QueryRefused(
             "expired",
-            f"stage '{name.stage}' of batch {name.batch} of query '{name.query}' is not there, or not whole",
-            hint="It has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
+            f"stage '{name.stage}' of batch {name.batch} of query '{name.query}' is missing or incomplete",
+            hint="The stage has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
         )
 
     def _last(self, query: str) -> int:
@@ -278,16 +281,17 @@ class Stages:
         return -1 if note is None else note.batch
 
     def _places(self, parts: Iterable[StageNote]) -> dict[Destination, list[Range]]:
-        """What they hold of queues that are still there."""
-        found: dict[Destination, list[Range]] = {}
+        """Return the ranges of rows that parts hold, by queue, for queues that still exist."""
+        places: dict[Destination, list[Range]] = {}
         for part in parts:
             for log, start, stop in part.places:
                 queue = self._queues.get(log)
                 if queue is not None and not queue.deleted:
                     held = queue.cursor.in_flight.leased_within([(start, stop)])
-                    if held:  # transient rows do not survive a restart
-                        found.setdefault(queue, []).extend(held)
-        return {queue: joined(ranges) for queue, ranges in found.items()}
+                    # Transient rows do not survive a restart.
+                    if held:
+                        places.setdefault(queue, []).extend(held)
+        return {queue: joined(ranges) for queue, ranges in places.items()}
 
     def _add(self, note: StageNote) -> None:
         self._stages.setdefault(note.name, []).append(note)
@@ -297,7 +301,7 @@ class Stages:
         timers.set((self, note.name), note.due_us, lambda: self._expire(note.name))
 
     def _uncover(self, parts: Iterable[StageNote]) -> None:
-        """They hide nothing any more."""
+        """Mark the rows of parts as no longer hidden."""
         for part in parts:
             for log, start, stop in part.places:
                 if log in self._hidden:
@@ -308,37 +312,39 @@ class Stages:
             return
         try:
             self._drop([name])
-        except StorageError:  # a full disk: a little later
+        except StorageError:
+            # The disk is full: try again later.
             broker = self._vhost.broker
-            broker.timers.set((self, name), broker.now_us() + _AGAIN_US, lambda: self._expire(name))
+            broker.timers.set((self, name), broker.now_us() + _RETRY_US, lambda: self._expire(name))
 
     def _forget(self, names: Iterable[StageName]) -> None:
         for name in names:
             del self._stages[name]
             self._vhost.broker.timers.cancel((self, name))
 
-    def _forgotten(self, new: CommitNote) -> list[str]:
-        """Of too many queries the one that has not committed for longest, of the user who has most.
+    def _forgotten(self, note: CommitNote) -> list[str]:
+        """Return the query to forget, in a list, if too many queries are remembered.
 
-        Those of a single batch go first: nobody runs them again.
+        It is the one without a commit for longest among the queries of the user who has most. Queries with a
+        single batch go first, because they do not run again.
         """
-        if new.query in self._committed or len(self._committed) < QUERIES_MAX:
+        if note.query in self._committed or len(self._committed) < QUERIES_MAX:
             return []
         counts = Counter(note.owner for note in self._committed.values())
-        most = max(counts, key=lambda owner: (counts[owner], owner == new.owner))
-        notes = (note for note in self._committed.values() if note.owner == most)
-        return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
+        owner_with_most = max(counts, key=lambda owner: (counts[owner], owner == note.owner))
+        notes = (committed for committed in self._committed.values() if committed.owner == owner_with_most)
+        return [min(notes, key=lambda committed: (committed.batch > 0, committed.number)).query]
 
 
 def _check_room(queue: Destination, count: int, size_bytes: int) -> None:
-    """Consumers that are waiting make some first."""
+    """Raise `QueryRefused` if a queue has no room, after waiting consumers had the chance to make some."""
     if queue.has_room(count, size_bytes):
         return
     queue.runs.run()
     if not queue.has_room(count, size_bytes):
         raise QueryRefused(
             "full",
-            f"{queue} is full, and refuses what is published",
+            f"{queue} is full and refuses new messages",
             hint="Let its consumers catch up, or raise its limit.",
         )
 

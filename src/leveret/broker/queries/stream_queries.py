@@ -1,10 +1,10 @@
-"""Queries over streams and topics, which read by offset and say how far they have committed.
+"""Queries over streams and topics, which read by offset and report how far they have committed.
 
-A query is a group without members: so its progress and its lag are those of any group. One run of it counts
-(`fencing`): its epoch is in the group's note, and whoever comes with another one is refused. Who asks for the
-next batch is told offsets; rows are read from the disk elsewhere. The rule: an offset is answered as readable
-only when everything below it is decided, so that the same offsets are the same messages, whoever asks again,
-but for what retention takes.
+A query is a group without members, so its progress and lag are those of a group. Only its present run counts
+(`fencing`): the epoch is in the group's note, and a request with another epoch is refused. The answer to a
+request for the next batch consists of offsets; other processes read the rows from disk. The rule: an offset
+is readable only when everything below it is decided. So a range of offsets always means the same messages,
+except for those that retention removes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY
 from leveret.broker.queries import partition_quotas
-from leveret.broker.queries.fencing import Runs, fenced
+from leveret.broker.queries.fencing import Runs, fenced_error
 from leveret.broker.queries.readable_offsets import Extent, existing, extent_of, gone_below
 from leveret.broker.queues import message_sizes
 from leveret.broker.streams.positions import Position
@@ -32,7 +32,7 @@ from leveret.storage.offset_set import Range
 
 
 class Subject(NamedTuple):
-    """A stream, or a topic with its partitions, that a user reads."""
+    """A stream, or a topic with its partitions, and the user who reads it."""
 
     user: User
     vhost: VirtualHost
@@ -41,23 +41,23 @@ class Subject(NamedTuple):
 
 
 class RunName(NamedTuple):
-    """A run of a query, as it names itself; a query without a name is none: somebody only reads."""
+    """The query and the epoch of a run. Without a query's name the request is a plain read."""
 
     query: str
     epoch: int
 
 
 class Limits(NamedTuple):
-    """What a batch may have at most; None stands for no limit."""
+    """The limits of a batch; None stands for no limit."""
 
     stops: Mapping[str, int] | None
-    """Nothing at or above these, by stream, and nothing of other streams."""
+    """The offsets to stop at, by stream; a batch contains nothing of other streams."""
     max_messages: int | None
     max_bytes: int | None
 
 
 class Stretch(NamedTuple):
-    """What a batch has of one partition: nothing where it stops at its start."""
+    """The offsets [start, stop) of one partition in a batch."""
 
     extent: Extent
     start: int
@@ -65,7 +65,7 @@ class Stretch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Messages of one partition, which is the one with this number in its topic."""
+    """Messages of one partition; `number` is its place in the topic."""
 
     number: int
     extent: Extent
@@ -74,11 +74,11 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """What of the present run of a query is forgotten when the broker stops."""
+    """State of a query's present run that is lost when the broker stops."""
 
     known: Runs = field(default_factory=Runs)
     turn: int = 0
-    """Whose turn it is when a limit is too small for all partitions."""
+    """The turn of the next batch, when a limit is too small for all partitions."""
 
 
 class StreamQueries:
@@ -97,10 +97,10 @@ class StreamQueries:
         exact: bool,
         run: str = "",
     ) -> tuple[int, list[tuple[Extent, int]]]:
-        """Begin a run of a query; return its epoch, and how far the query is in each partition.
+        """Begin a run of a query; return its epoch, and its committed offset in each partition.
 
-        A new query begins at `start`, but at `offsets` in streams that are named there. Where these messages
-        are deleted, an `exact` one is refused.
+        A new query begins at `offsets` in the streams that are named there, and at `start` in others. If
+        messages at these offsets are deleted, an `exact` query is refused.
         """
         group = find(subject.vhost, subject.name, query)
         if group is None:
@@ -116,7 +116,10 @@ class StreamQueries:
             epoch = subject.vhost.groups.begin_run(group)
             known.remember(run, epoch)
             self._runs[group] = _Run(known)
-        return epoch, [(extent_of(each), _low(group, each)) for each in subject.streams]
+        return epoch, [
+            (extent_of(stream), group.partitions[stream.name].cursor.settled.low)
+            for stream in subject.streams
+        ]
 
     def advance(
         self,
@@ -127,39 +130,42 @@ class StreamQueries:
         limits: Limits,
         settle_only: bool = False,
     ) -> tuple[list[Stretch], int]:
-        """Settle everything below `offsets`; return the next batch, and how many messages wait behind it."""
+        """Settle all messages below `offsets`; return the next batch, and the number of messages behind."""
         group = _present(subject, run)
         _check_offsets(subject, offsets)
         if group is not None:
-            _settle(group, offsets)
-        starts = {stream.name: _beginning(stream, group) for stream in subject.streams} | dict(offsets)
-        unread = []
+            for name, offset in offsets.items():
+                group.partitions[name].settle_below(offset, who=_label(group))
+        starts = {stream.name: _first_offset(stream, group) for stream in subject.streams} | dict(offsets)
+        partitions = []
         for stream in subject.streams:
             start, stop = starts[stream.name], stream.decided()
             if limits.stops is not None:
                 stop = min(stop, limits.stops.get(stream.name, start))
-            unread.append(_Unread(stream, start, stop))
-        waits = settle_only or (group is not None and group.settings.paused)
-        counts = [0] * len(unread) if waits else self._shared(group, unread, limits)
-        moves = any(counts)  # else it waits for a message, whatever was aborted meanwhile
+            partitions.append(_Unread(stream, start, stop))
+        is_empty = settle_only or (group is not None and group.settings.paused)
+        counts = [0] * len(partitions) if is_empty else self._quotas(group, partitions, limits)
+        # Without messages the query stays where it is, even if rows were aborted meanwhile.
+        moves = any(counts)
         stretches = [
-            Stretch(extent_of(each.stream), each.start, each.behind(count) if moves else each.start)
-            for each, count in zip(unread, counts, strict=True)
+            Stretch(extent_of(unread.stream), unread.start, unread.after(count) if moves else unread.start)
+            for unread, count in zip(partitions, counts, strict=True)
         ]
-        return stretches, sum(each.messages for each in unread) - sum(counts)
+        return stretches, sum(unread.messages for unread in partitions) - sum(counts)
 
-    def _shared(self, group: Group | None, unread: Sequence[_Unread], limits: Limits) -> list[int]:
-        """How many messages of each partition are in the next batch."""
+    def _quotas(self, group: Group | None, partitions: Sequence[_Unread], limits: Limits) -> list[int]:
+        """Return the number of messages of each partition in the next batch."""
         turn = 0
         if group is not None:
             run = self._run(group)
             turn, run.turn = run.turn, run.turn + 1
-        available = [each.messages for each in unread]
-        most = sum(available) if limits.max_messages is None else limits.max_messages
+        available = [unread.messages for unread in partitions]
+        max_messages = sum(available) if limits.max_messages is None else limits.max_messages
         if limits.max_bytes is None:
-            return partition_quotas.by_count(available, most, turn=turn)
-        weighed = partition_quotas.by_count(available, min(most, message_sizes.COUNT_MAX), turn=turn)
-        sizes = [islice(each.sizes(), count) for each, count in zip(unread, weighed, strict=True)]
+            return partition_quotas.by_count(available, max_messages, turn=turn)
+        max_messages = min(max_messages, message_sizes.COUNT_MAX)
+        counted = partition_quotas.by_count(available, max_messages, turn=turn)
+        sizes = [islice(unread.sizes(), count) for unread, count in zip(partitions, counted, strict=True)]
         return partition_quotas.by_bytes(sizes, limits.max_bytes, turn=turn)
 
     def _run(self, group: Group) -> _Run:
@@ -167,47 +173,49 @@ class StreamQueries:
 
 
 def cover(subject: Subject, run: RunName, spans: Mapping[str, Range]) -> list[Part]:
-    """Return which messages are there between two offsets of each stream, as far as they are decided."""
+    """Return the readable messages between two offsets of each stream."""
     _present(subject, run)
     _check_offsets(subject, {name: stop for name, (_, stop) in spans.items()})
     parts = []
     for number, stream in enumerate(subject.streams):
         if stream.name in spans:
             start, stop = spans[stream.name]
-            ranges = _visible(stream, start, min(stop, stream.decided()))
+            ranges = stream.visible(start, min(stop, stream.decided()))
             parts.append(Part(number, extent_of(stream), ranges))
     return parts
 
 
 def reject(subject: Subject, query: str, rejected: Mapping[str, Sequence[Range]], *, why: bytes) -> None:
-    """Settle what a query has among its rejects; nothing of a query that is not there, or has settled it."""
+    """Settle messages that a query has published among its rejects, if the query still exists."""
     group = find(subject.vhost, subject.name, query)
     if group is not None:
         subject.vhost.groups.check_operate(group, subject.user)
     if group is not None and group.settings.mode == QUERY:
-        there = {name: group.partitions[name] for name in rejected if name in group.partitions}
-        chosen = [(each, existing(rejected[name], each.stream)) for name, each in there.items()]
+        partitions = [group.partitions[name] for name in rejected if name in group.partitions]
+        chosen = [
+            (partition, existing(rejected[partition.name], partition.stream)) for partition in partitions
+        ]
         for partition, ranges in chosen:
             partition.reject_read(ranges, who=_label(group), why=why)
 
 
-def located(subject: Subject, at: Position, offsets: Mapping[str, int]) -> list[tuple[Extent, int]]:
-    """Return where a position is in each partition; in those that `offsets` names it is given."""
+def offsets_at(subject: Subject, at: Position, offsets: Mapping[str, int]) -> list[tuple[Extent, int]]:
+    """Return the offset of a position in each partition; `offsets` overrides it by name."""
     places = []
     for stream in subject.streams:
         position = Position("offset", offsets[stream.name]) if stream.name in offsets else at
         extent = extent_of(stream)
-        places.append((extent, min(max(position.in_(stream), extent.gone_below), extent.end)))
+        places.append((extent, min(max(position.offset_in(stream), extent.gone_below), extent.end)))
     return places
 
 
 def find(vhost: VirtualHost, subject: str, query: str) -> Group | None:
-    """Return the group of a query; None if there is none."""
+    """Return the group of a query, or None."""
     return next((group for group in vhost.groups if (group.subject, group.name) == (subject, query)), None)
 
 
 def subject_of(user: User, vhost: VirtualHost, subject: str, *, is_topic: bool) -> Subject:
-    """Return what is read: of the kind that was said, and all of it readable for the user."""
+    """Return the stream or topic to read; raise if it is of the other kind or not readable for the user."""
     queue = vhost.queues.get(subject)
     if is_topic and subject in vhost.streams:
         raise QueryRefused("kind", f"{queue} is a stream and no topic", hint="Use option stream.")
@@ -217,14 +225,14 @@ def subject_of(user: User, vhost: VirtualHost, subject: str, *, is_topic: bool) 
             raise QueryRefused("kind", sentence, hint="Use option topic.")
         if queue is not None:
             raise QueryRefused("kind", f"{queue} is no stream", hint="Use option queue.")
-    found = topics.streams_of(vhost, subject)
-    for name in dict.fromkeys([subject, *(stream.name for stream in found)]):
+    streams = topics.streams_of(vhost, subject)
+    for name in dict.fromkeys([subject, *(stream.name for stream in streams)]):
         user.check("read", vhost.name, "queue", name)
-    return Subject(user, vhost, subject, found)
+    return Subject(user, vhost, subject, streams)
 
 
 def _check_start(subject: Subject, start: Position, offsets: Mapping[str, int], *, exact: bool) -> None:
-    """Raises where a query can't begin: behind the end it would leave out what comes next."""
+    """Raise if a query can't begin at these offsets; behind the end it would miss new messages."""
     known = {stream.name: extent_of(stream) for stream in subject.streams}
     for name in offsets:
         if name not in known:
@@ -245,13 +253,13 @@ def _check_start(subject: Subject, start: Position, offsets: Mapping[str, int], 
 
 
 def _check_offsets(subject: Subject, offsets: Mapping[str, int]) -> None:
-    """Raises when a checkpoint names what is not there."""
+    """Raise `QueryRefused` if a checkpoint names partitions or offsets that do not exist."""
     vhost, ends = subject.vhost, {stream.name: stream.log.next for stream in subject.streams}
     for name, offset in offsets.items():
         if name not in ends:
             raise QueryRefused(
                 "gone",
-                f"partition '{name}' of '{subject.name}' in vhost '{vhost.name}' is not there any more",
+                f"partition '{name}' of '{subject.name}' in vhost '{vhost.name}' no longer exists",
                 hint="It was deleted or unbound. Bind it again, or start the query with a new checkpoint.",
             )
         if offset > ends[name]:
@@ -263,33 +271,37 @@ def _check_offsets(subject: Subject, offsets: Mapping[str, int]) -> None:
 
 
 def _present(subject: Subject, run: RunName) -> Group | None:
-    """The query, if this is its present run, and the user may operate it; None where no query asks."""
+    """Return the group of the query, or None for a plain read.
+
+    Raise if `run` is not the present run, or the user may not operate the query.
+    """
     if not run.query:
         return None
     vhost = subject.vhost
     group = find(vhost, subject.name, run.query)
-    over = f"run {run.epoch} of query '{run.query}' over '{subject.name}' in vhost '{vhost.name}'"
+    over_text = f"run {run.epoch} of query '{run.query}' over '{subject.name}' in vhost '{vhost.name}'"
     if group is None:
         raise QueryRefused(
             "forgotten",
-            f"{over} is over: its group was deleted",
+            f"{over_text} is over: its group was deleted",
             hint="Started again it goes on where its checkpoint is.",
         )
     vhost.groups.check_operate(group, subject.user)
     if group.settings.mode != QUERY:
         raise PreconditionFailed(f"{group} is not a query's")
     if not group.epoch and 0 < run.epoch <= vhost.broker.now_us():
-        vhost.groups.begin_run(group, run.epoch)  # of an earlier version, which kept no epochs
+        # The group was made by an earlier version, which stored no epochs.
+        vhost.groups.begin_run(group, run.epoch)
     if not group.epoch or group.epoch != run.epoch:
-        raise fenced(f"{over} is over, or never began", present=group.epoch)
+        raise fenced_error(f"{over_text} is over, or never began", present=group.epoch)
     return group
 
 
-def _beginning(stream: Stream, group: Group | None) -> int:
-    """Where a partition is read from that was not there before, as the checkpoint has it.
+def _first_offset(stream: Stream, group: Group | None) -> int:
+    """Return the offset to begin at in a partition that is not in the checkpoint.
 
-    At its beginning, also if a later checkpoint of the query has had some of it. What retention took since
-    the query's group is there is to be said, and not passed over.
+    This is the partition's first offset, even if a later checkpoint has read some of it. If retention has
+    removed messages since the group was made, it is 0, so that the loss is reported.
     """
     first = max(stream.log.first, gone_below(stream))
     if group is None:
@@ -298,35 +310,22 @@ def _beginning(stream: Stream, group: Group | None) -> int:
     return 0 if settled.retired_below else min(first, settled.low)
 
 
-def _low(group: Group, stream: Stream) -> int:
-    return group.partitions[stream.name].cursor.settled.low
-
-
-def _settle(group: Group, offsets: Mapping[str, int]) -> None:
-    for name, offset in offsets.items():
-        group.partitions[name].settle_below(offset, who=_label(group))
-
-
 def _label(group: Group) -> bytes:
     return b"query " + group.name.encode()
 
 
-def _visible(stream: Stream, start: int, stop: int) -> list[Range]:
-    return stream.visible(start, stop) if start < stop else []
-
-
 class _Unread:
-    """What may be read of one partition, from an offset on."""
+    """The unread messages of one partition, from an offset on."""
 
     def __init__(self, stream: Stream, start: int, stop: int) -> None:
         self.stream = stream
         self.start = start
         self._stop = stop
-        self._ranges = _visible(stream, start, stop)
+        self._ranges = stream.visible(start, stop)
         self.messages = total(self._ranges)
 
-    def behind(self, count: int) -> int:
-        """The offset behind so many messages; behind all of them, that is where nothing more may be read."""
+    def after(self, count: int) -> int:
+        """Return the offset after `count` messages; after all of them, the offset where reading must stop."""
         if count == self.messages:
             return max(self.start, self._stop)
         for start, stop in self._ranges:
@@ -336,12 +335,12 @@ class _Unread:
         raise AssertionError("more messages than there are")
 
     def sizes(self) -> Iterator[int]:
-        """Of the bodies, in order; nothing for those that are gone."""
-        found = self.stream.log.briefs(self._ranges)
-        brief = next(found, None)
+        """Yield the sizes of the bodies, in order; 0 for removed messages."""
+        summaries = self.stream.log.summaries(self._ranges)
+        summary = next(summaries, None)
         for offset in chain.from_iterable(starmap(range, self._ranges)):
-            if brief is not None and brief.offset == offset:
-                yield brief.body_bytes
-                brief = next(found, None)
+            if summary is not None and summary.offset == offset:
+                yield summary.body_bytes
+                summary = next(summaries, None)
             else:
                 yield 0

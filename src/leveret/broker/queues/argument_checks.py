@@ -1,8 +1,8 @@
-"""Checks of a single argument: is this value acceptable, and if not, what does RabbitMQ say?
+"""Checks of a single argument: whether its value is acceptable, and what RabbitMQ says if it is not.
 
-Owns one small function per kind of value. Each takes the value and the table it stands in, and answers None
-or what is wrong, printed as the Erlang term that RabbitMQ 3.10 prints. Which argument is checked by which of
-them, and the sentence around it, is left to `arguments`.
+Owns one small function per kind of value. Each takes the value and its table, and returns None or the fault,
+printed as the Erlang term that RabbitMQ 3.10 prints. `arguments` chooses the check of each argument and
+writes the sentence around the fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leveret.broker.canonical import Value, to_bytes
 from leveret.broker.queues.erlang_terms import as_term, is_integer, quoted, type_name
 
 EXPIRY_MS_MAX: Final = 315_360_000_000
-"""Ten years of 365 days: the longest time to live, of a message or a queue."""
+"""Longest time to live of a message or a queue: ten years of 365 days."""
 PRIORITY_MAX: Final = 255
 _SHORT_BYTES_MAX: Final = 255
 
@@ -25,7 +25,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,18})([YMDhms])")
 
 Table = Mapping[str, Value]
 Check = Callable[[Value, Table], str | None]
-"""What is wrong with a value, as RabbitMQ prints it; None if nothing is."""
+"""Returns the fault of a value, as RabbitMQ prints it; None if the value is acceptable."""
 
 
 def integer(value: Value, table: Table) -> str | None:
@@ -50,7 +50,7 @@ def expiry(value: Value, table: Table) -> str | None:
 
 
 def lifetime(value: Value, table: Table) -> str | None:
-    """Of a queue: 0 would delete it at once."""
+    """Check the time to live of a queue: 0 is refused, because it would delete the queue at once."""
     return integer(value, table) or ("{value_zero,0}" if value == 0 else expiry(value, table))
 
 
@@ -98,7 +98,7 @@ def multiplier(value: Value, table: Table) -> str | None:
 
 
 def number(value: Value) -> float | int:
-    """Of a value that has been checked to be one."""
+    """Return a value as a number, after its type was checked."""
     assert isinstance(value, int | float | Decimal)
     return value if isinstance(value, int) else float(value)
 
@@ -108,15 +108,11 @@ def age(value: Value, table: Table) -> str | None:
 
 
 def duration_us(value: Value) -> int | None:
-    """`7D`, `1h`: a number above 0 and a unit, as microseconds; None for everything else.
-
-    >>> duration_us("2m"), duration_us("0s"), duration_us("1h30m")
-    (120000000, None, None)
-    """
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not int(found[1]):
+    """Return a duration like `7D` or `1h` in microseconds; None without a number above 0 and a unit."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not int(match[1]):
         return None
-    return int(found[1]) * _UNITS_S[found[2]] * 1_000_000
+    return int(match[1]) * _UNITS_S[match[2]] * 1_000_000
 
 
 def _unacceptable(value: Value) -> str:

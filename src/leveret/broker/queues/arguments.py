@@ -1,10 +1,9 @@
-"""Arguments of queues, consumers and exchanges: what they may be, and what they are.
+"""Arguments of queues, consumers and exchanges: their checks and their typed values.
 
 Owns RabbitMQ's checks, their order and their texts, and the typed form in which a queue reads its arguments.
-Which policies overrule them and what a queue does with them is left to the queue. Unknown arguments are let
-through, as RabbitMQ does. The rule: a text is RabbitMQ 3.10's, to the letter, wherever RabbitMQ has one;
-arguments that only Leveret has (`x-retry-…`, `x-consumer-timeout…`, `x-dedup…`, `x-audit…`) are refused in
-the same form.
+What a queue does with its arguments is left to the queue. Unknown arguments are accepted, as in RabbitMQ. The
+rule: a text is RabbitMQ 3.10's, to the letter, wherever RabbitMQ has one. Arguments that only Leveret has
+(`x-retry-…`, `x-consumer-timeout…`, `x-dedup…`, `x-audit…`) are refused in the same form.
 """
 
 from __future__ import annotations
@@ -15,25 +14,8 @@ from typing import Final, TypeVar
 
 from leveret.broker.canonical import Value
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queues.argument_checks import (
-    Check,
-    Table,
-    age,
-    boolean,
-    dead_letter_routing_key,
-    duration_us,
-    expiry,
-    integer,
-    lifetime,
-    multiplier,
-    not_negative,
-    number,
-    one_of,
-    positive,
-    priorities,
-    queue_version,
-    wrong_expiry,
-)
+from leveret.broker.queues import argument_checks as checks
+from leveret.broker.queues.argument_checks import Check, Table
 from leveret.broker.queues.erlang_terms import are_identical, as_term, as_text, quoted, type_name
 from leveret.broker.queues.queue_settings import DEFAULT_DEDUP_WINDOW, DEFAULT_RETRY_MULTIPLIER, QueueSettings
 
@@ -46,50 +28,57 @@ _T = TypeVar("_T")
 _PLAIN_ATOM: Final = re.compile(r"[a-z][A-Za-z0-9_@]*")
 _LEADING_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
-# --- which arguments there are, in the order in which RabbitMQ looks at them -------------------------------
+# --- known arguments, in the order in which RabbitMQ checks them -------------------------------------------
 
 _QUEUE_TYPE: Final[Mapping[str, Check]] = {
-    "x-queue-type": one_of(QUEUE_TYPES, lambda word: quoted(f"unsupported queue type '{word}'")),
+    "x-queue-type": checks.one_of(QUEUE_TYPES, lambda word: quoted(f"unsupported queue type '{word}'")),
 }
 _CHECKS: Final[Mapping[str, Check]] = {
-    "x-expires": lifetime,
-    "x-message-ttl": expiry,
-    "x-dead-letter-routing-key": dead_letter_routing_key,
-    "x-dead-letter-strategy": one_of(("at-most-once", "at-least-once"), lambda _: "invalid_dlx_strategy"),
-    "x-max-length": not_negative,
-    "x-max-length-bytes": not_negative,
-    "x-max-age": age,
-    "x-stream-max-segment-size-bytes": not_negative,
-    "x-initial-cluster-size": positive,
-    "x-max-in-memory-length": not_negative,
-    "x-max-in-memory-bytes": not_negative,
-    "x-max-priority": priorities,
-    "x-overflow": one_of(OVERFLOWS, lambda _: "invalid_overflow"),
-    "x-queue-mode": one_of(("default", "lazy"), lambda word: quoted(f"unsupported queue mode '{word}'")),
-    "x-queue-version": queue_version,
-    "x-single-active-consumer": boolean,
-    "x-quorum-initial-group-size": positive,
-    "x-queue-leader-locator": one_of(
+    "x-expires": checks.lifetime,
+    "x-message-ttl": checks.expiry,
+    "x-dead-letter-routing-key": checks.dead_letter_routing_key,
+    "x-dead-letter-strategy": checks.one_of(
+        ("at-most-once", "at-least-once"), lambda _: "invalid_dlx_strategy"
+    ),
+    "x-max-length": checks.not_negative,
+    "x-max-length-bytes": checks.not_negative,
+    "x-max-age": checks.age,
+    "x-stream-max-segment-size-bytes": checks.not_negative,
+    "x-initial-cluster-size": checks.positive,
+    "x-max-in-memory-length": checks.not_negative,
+    "x-max-in-memory-bytes": checks.not_negative,
+    "x-max-priority": checks.priorities,
+    "x-overflow": checks.one_of(OVERFLOWS, lambda _: "invalid_overflow"),
+    "x-queue-mode": checks.one_of(
+        ("default", "lazy"), lambda word: quoted(f"unsupported queue mode '{word}'")
+    ),
+    "x-queue-version": checks.queue_version,
+    "x-single-active-consumer": checks.boolean,
+    "x-quorum-initial-group-size": checks.positive,
+    "x-queue-leader-locator": checks.one_of(
         ("client-local", "balanced", "random", "least-leaders"), lambda _: "invalid_queue_locator_arg"
     ),
 }
 _OUR_CHECKS: Final[Mapping[str, Check]] = {
-    "x-delivery-limit": not_negative,
-    "x-consumer-timeout": positive,
-    "x-consumer-timeout-action": one_of(TIMEOUT_ACTIONS, lambda _: "invalid_consumer_timeout_action"),
-    "x-retry-delay-ms": expiry,
-    "x-retry-multiplier": multiplier,
-    "x-retry-delay-max-ms": expiry,
-    "x-dedup": boolean,
-    "x-dedup-window": positive,
-    "x-audit-window": lifetime,
-    "x-audit-bodies": boolean,
+    "x-delivery-limit": checks.not_negative,
+    "x-consumer-timeout": checks.positive,
+    "x-consumer-timeout-action": checks.one_of(TIMEOUT_ACTIONS, lambda _: "invalid_consumer_timeout_action"),
+    "x-retry-delay-ms": checks.expiry,
+    "x-retry-multiplier": checks.multiplier,
+    "x-retry-delay-max-ms": checks.expiry,
+    "x-dedup": checks.boolean,
+    "x-dedup-window": checks.positive,
+    "x-audit-window": checks.lifetime,
+    "x-audit-bodies": checks.boolean,
 }
-_CONSUMER_CHECKS: Final[Mapping[str, Check]] = {"x-priority": integer, "x-cancel-on-ha-failover": boolean}
+_CONSUMER_CHECKS: Final[Mapping[str, Check]] = {
+    "x-priority": checks.integer,
+    "x-cancel-on-ha-failover": checks.boolean,
+}
 _CONSUMER_OUR_CHECKS: Final[Mapping[str, Check]] = {
-    "x-consumer-timeout": positive,
-    "x-peek": boolean,
-    "x-begun-marks": boolean,
+    "x-consumer-timeout": checks.positive,
+    "x-peek": checks.boolean,
+    "x-begun-marks": checks.boolean,
 }
 
 COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -134,30 +123,32 @@ COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
         "x-queue-leader-locator",
     ),
 }
-"""What a queue of each type knows, in the order in which a second declaration is compared with the first."""
+"""Known arguments of each queue type, in the order in which two declarations are compared."""
 
-_KNOWN: Final = frozenset(argument for known in COMPARED.values() for argument in known)
+_KNOWN: Final = frozenset(argument for arguments in COMPARED.values() for argument in arguments)
 _ANY_TYPE: Final = frozenset(_OUR_CHECKS) - {"x-delivery-limit"}
-"""What only Leveret has, and takes on queues of all types."""
+"""Leveret's own arguments, accepted for queues of all types."""
 
 CONSUMER_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "classic": ("x-cancel-on-ha-failover", "x-priority", "x-credit"),
     "quorum": ("x-priority", "x-credit"),
     "stream": ("x-stream-offset", "x-credit"),
 }
-_CONSUMER_KNOWN: Final = frozenset(each for known in CONSUMER_ARGUMENTS.values() for each in known)
+_CONSUMER_KNOWN: Final = frozenset(
+    argument for arguments in CONSUMER_ARGUMENTS.values() for argument in arguments
+)
 
 
 def _foreign(argument: str, queue_type: str, *, queue: str, vhost: str) -> PreconditionFailed:
-    """An argument that has its meaning with queues of another type."""
+    """Return the error for an argument that is known only for queues of another type."""
     return PreconditionFailed(
         f"invalid arg '{argument}' for queue '{queue}' in vhost '{vhost}' "
         f"of queue type rabbit_{queue_type}_queue"
     )
 
 
-def _check(checks: Mapping[str, Check], table: Table, *, queue: str, vhost: str) -> None:
-    for argument, check in checks.items():
+def _check(checks_by_argument: Mapping[str, Check], table: Table, *, queue: str, vhost: str) -> None:
+    for argument, check in checks_by_argument.items():
         if argument in table and (wrong := check(table[argument], table)) is not None:
             raise PreconditionFailed(
                 f"invalid arg '{argument}' for queue '{queue}' in vhost '{vhost}': {wrong}"
@@ -169,7 +160,7 @@ def _queue_type(table: Table) -> str:
 
 
 def _get(table: Table, argument: str, type_: type[_T]) -> _T | None:
-    """The value of an argument that has passed its check."""
+    """Return the value of an argument that has passed its check, or None."""
     value = table.get(argument)
     assert value is None or isinstance(value, type_)
     return value
@@ -179,7 +170,7 @@ def _get(table: Table, argument: str, type_: type[_T]) -> _T | None:
 
 
 def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
-    """Return what the arguments of a `queue.declare` say, the defaults where they say nothing.
+    """Return the settings that the arguments of a `queue.declare` ask for, completed by the defaults.
 
     Raises `PreconditionFailed` for the first argument that RabbitMQ would complain about.
 
@@ -194,13 +185,13 @@ def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
         return QueueSettings()
     check_queue_arguments(table, queue=queue, vhost=vhost)
     factor = table.get("x-retry-multiplier")
-    streams = _queue_type(table) == "stream"
+    is_stream = _queue_type(table) == "stream"
     return QueueSettings(
         message_ttl_ms=_get(table, "x-message-ttl", int),
         expires_ms=_get(table, "x-expires", int),
         max_length=_get(table, "x-max-length", int),
-        max_length_bytes=None if streams else _get(table, "x-max-length-bytes", int),
-        kept_bytes=_get(table, "x-max-length-bytes", int) if streams else None,
+        max_length_bytes=None if is_stream else _get(table, "x-max-length-bytes", int),
+        kept_bytes=_get(table, "x-max-length-bytes", int) if is_stream else None,
         overflow=_get(table, "x-overflow", str) or "drop-head",
         dead_letter_exchange=_get(table, "x-dead-letter-exchange", str),
         dead_letter_routing_key=_get(table, "x-dead-letter-routing-key", str),
@@ -211,9 +202,9 @@ def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
         consumer_timeout_ms=_get(table, "x-consumer-timeout", int),
         consumer_timeout_action=_get(table, "x-consumer-timeout-action", str) or "cancel",
         retry_delay_ms=_get(table, "x-retry-delay-ms", int),
-        retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(number(factor)),
+        retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(checks.number(factor)),
         retry_delay_max_ms=_get(table, "x-retry-delay-max-ms", int),
-        max_age_us=None if table.get("x-max-age") is None else duration_us(table["x-max-age"]),
+        max_age_us=None if table.get("x-max-age") is None else checks.duration_us(table["x-max-age"]),
         segment_bytes=_get(table, "x-stream-max-segment-size-bytes", int),
         dedup=_get(table, "x-dedup", bool) or False,
         dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
@@ -222,14 +213,21 @@ def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
     )
 
 
+def arguments_of_type(queue_type: str) -> frozenset[str]:
+    """Return the arguments that mean something to a queue of this type."""
+    return frozenset(COMPARED[queue_type]) | (
+        frozenset() if queue_type == "stream" else frozenset(_OUR_CHECKS)
+    )
+
+
 def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
-    """The type first, then the arguments of that type, then those that belong to other types, then ours."""
+    """Check the queue type, then the arguments of that type, those of other types, and Leveret's own."""
     exchange_name("x-dead-letter-exchange", table, f"queue '{queue}' in vhost '{vhost}'")
     _check(_QUEUE_TYPE, table, queue=queue, vhost=vhost)
     queue_type = _queue_type(table)
     known = COMPARED[queue_type]
-    checks = {argument: check for argument, check in _CHECKS.items() if argument in known}
-    _check(checks, table, queue=queue, vhost=vhost)
+    known_checks = {argument: check for argument, check in _CHECKS.items() if argument in known}
+    _check(known_checks, table, queue=queue, vhost=vhost)
     for argument in table:
         ours = _ANY_TYPE if queue_type == "stream" else _OUR_CHECKS
         if argument in _KNOWN and argument not in known and argument not in ours:
@@ -238,43 +236,44 @@ def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
 
 
 def check_server_named(table: Table) -> None:
-    """Only a classic queue may leave its name to the server."""
+    """Raise `PreconditionFailed` if a queue without a name is not a classic queue."""
     queue_type = table.get("x-queue-type", "classic")
     if queue_type in QUEUE_TYPES and queue_type != "classic":
         raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{queue_type}_queue")
 
 
 def check_lasting(*, queue: str, vhost: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-    """Raise `PreconditionFailed` for what a new quorum queue, or a stream, can't be."""
-    wrong = ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable"))
-    for is_wrong, name in wrong:
-        if is_wrong:
+    """Raise `PreconditionFailed` for a property that a quorum queue or a stream can't have."""
+    refused = ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable"))
+    for is_set, name in refused:
+        if is_set:
             raise PreconditionFailed(f"invalid property '{name}' for queue '{queue}' in vhost '{vhost}'")
 
 
 def check_segment_bytes(settings: QueueSettings) -> None:
-    """RabbitMQ looks at this last, with a text of its own."""
+    """Check the segment size of a stream, which RabbitMQ checks last and with another text."""
     if settings.segment_bytes is not None and settings.segment_bytes > SEGMENT_BYTES_MAX:
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
-# --- what is declared again --------------------------------------------------------------------------------
+# --- repeated declarations ------------------------------------------------------------------------------
 
 
 def check_equivalent(current: Table, given: Table, *, kind: str, name: str, vhost: str) -> None:
-    """Raise `PreconditionFailed` if a queue or an exchange (`kind`) is declared again with others."""
+    """Raise `PreconditionFailed` if a queue or exchange (`kind`) is declared again with other arguments."""
     for argument in _compared(current, kind):
         if argument in current and argument in given:
             check_same(argument, current[argument], given[argument], kind=kind, name=name, vhost=vhost)
         elif argument in current or argument in given:
             if argument == "x-queue-type" and "classic" in (current.get(argument), given.get(argument)):
-                continue  # as good as none
-            received, was = _with_type(argument, given), _with_type(argument, current)
-            raise _inequivalent(argument, received, was, kind=kind, name=name, vhost=vhost)
+                # No queue type and the type `classic` are equivalent.
+                continue
+            received, present = _with_type(argument, given), _with_type(argument, current)
+            raise _inequivalent(argument, received, present, kind=kind, name=name, vhost=vhost)
 
 
 def check_same(argument: str, current: Value, given: Value, *, kind: str, name: str, vhost: str) -> None:
-    """Raise `PreconditionFailed` if an argument or a property (`durable`, `type` …) is not what it was.
+    """Raise `PreconditionFailed` if an argument or a property (`durable`, `type` …) has changed.
 
     >>> check_same("durable", False, True, kind="queue", name="q", vhost="/")
     Traceback (most recent call last):
@@ -283,8 +282,8 @@ received 'true' but current is 'false'
     """
     if not are_identical(current, given):
         show = _atom if argument == "type" else _shown
-        received, was = f"'{show(given)}'", f"'{show(current)}'"
-        raise _inequivalent(argument, received, was, kind=kind, name=name, vhost=vhost)
+        received, present = f"'{show(given)}'", f"'{show(current)}'"
+        raise _inequivalent(argument, received, present, kind=kind, name=name, vhost=vhost)
 
 
 def _compared(current: Table, kind: str) -> tuple[str, ...]:
@@ -294,11 +293,11 @@ def _compared(current: Table, kind: str) -> tuple[str, ...]:
 
 
 def _inequivalent(
-    argument: str, received: str, was: str, *, kind: str, name: str, vhost: str
+    argument: str, received: str, present: str, *, kind: str, name: str, vhost: str
 ) -> PreconditionFailed:
     return PreconditionFailed(
         f"inequivalent arg '{argument}' for {kind} '{name}' in vhost '{vhost}': "
-        f"received {received} but current is {was}"
+        f"received {received} but current is {present}"
     )
 
 
@@ -314,7 +313,7 @@ def _shown(value: Value) -> str:
 
 
 def _atom(value: Value) -> str:
-    """An exchange's type is an atom to RabbitMQ and prints in quotes of its own unless it is a plain word."""
+    """Return an exchange's type as RabbitMQ prints its Erlang atom: in quotes unless it is a plain word."""
     word = _shown(value)
     return word if _PLAIN_ATOM.fullmatch(word) else f"'{word}'"
 
@@ -323,10 +322,10 @@ def _atom(value: Value) -> str:
 
 
 def check_consumer(arguments: Table, *, queue: str, vhost: str, queue_type: str = "classic") -> None:
-    """Raise `PreconditionFailed` for what `basic.consume` can't have on a queue of this type."""
+    """Raise `PreconditionFailed` for arguments that `basic.consume` can't have on a queue of this type."""
     known = CONSUMER_ARGUMENTS[queue_type]
-    checks = {argument: check for argument, check in _CONSUMER_CHECKS.items() if argument in known}
-    _check(checks, arguments, queue=queue, vhost=vhost)
+    known_checks = {argument: check for argument, check in _CONSUMER_CHECKS.items() if argument in known}
+    _check(known_checks, arguments, queue=queue, vhost=vhost)
     for argument in arguments:
         if argument in _CONSUMER_KNOWN and argument not in known:
             raise _foreign(argument, queue_type, queue=queue, vhost=vhost)
@@ -334,24 +333,24 @@ def check_consumer(arguments: Table, *, queue: str, vhost: str, queue_type: str 
 
 
 def consumer_priority(arguments: Table, *, queue: str, vhost: str) -> int:
-    """`x-priority` of a consumer; those with a higher one are served first."""
+    """Return `x-priority` of a consumer; consumers with a higher priority are served first."""
     check_consumer(arguments, queue=queue, vhost=vhost)
     return _get(arguments, "x-priority", int) or 0
 
 
 def consumer_timeout_ms(arguments: Table, *, queue: str, vhost: str) -> int | None:
-    """`x-consumer-timeout` of a consumer; None leaves it to the queue."""
+    """Return `x-consumer-timeout` of a consumer; None leaves the timeout to the queue."""
     check_consumer(arguments, queue=queue, vhost=vhost)
     return _get(arguments, "x-consumer-timeout", int)
 
 
 def marks_begun(arguments: Table) -> bool:
-    """Return whether a consumer, whose arguments were checked, tells when it begins with a delivery."""
+    """Return whether a consumer reports when it begins with a delivery; its arguments are already checked."""
     return _get(arguments, "x-begun-marks", bool) or False
 
 
 def parse_expiration(value: bytes) -> int:
-    """A message's time to live in milliseconds, which a client sends as a string of digits.
+    """Return a message's time to live in milliseconds, which clients send as a string of digits.
 
     >>> parse_expiration(b"60000")
     60000
@@ -363,18 +362,18 @@ def parse_expiration(value: bytes) -> int:
     if rest := text[digits.end() :]:
         raise PreconditionFailed(f"invalid expiration '{text}': {{leftover_string,{quoted(rest)}}}")
     time_ms = int(digits.group())
-    if wrong := wrong_expiry(time_ms):
+    if wrong := checks.wrong_expiry(time_ms):
         raise PreconditionFailed(f"invalid expiration '{text}': {wrong}")
     return time_ms
 
 
 def alternate_exchange(arguments: Table, *, name: str, vhost: str) -> str | None:
-    """The exchange that takes what this one can't route; it need not exist."""
+    """Return the name of the exchange for unroutable messages, or None; that exchange need not exist."""
     return exchange_name("alternate-exchange", arguments, f"exchange '{name}' in vhost '{vhost}'")
 
 
 def exchange_name(argument: str, table: Table, owner: str) -> str | None:
-    """An argument that names an exchange; RabbitMQ checks these before all others, with another text."""
+    """Return an argument that names an exchange, or None. RabbitMQ checks it first, with another text."""
     if argument not in table:
         return None
     value = table[argument]

@@ -1,8 +1,7 @@
-"""A consumer, what it consumes from, and the channel that receives for it: what each knows of the others.
+"""A consumer, the source it consumes from, and the channel that receives its deliveries.
 
-Owns the credit of one consumer (prefetch) and the contract of a `Source`: what a channel may ask of it, and
-must tell it. Whose turn it is among several consumers is left to `consumers`, what is handed out to the
-source, tags to the channel.
+Owns the credit of one consumer (prefetch) and the contract between a channel and a `Source`. `consumer_turns`
+orders several consumers, the source chooses messages, and the channel numbers deliveries.
 """
 
 from __future__ import annotations
@@ -23,53 +22,53 @@ from leveret.storage.offset_set import Range
 from leveret.storage.records import Record
 
 UNLIMITED = 1 << 31
-_TOGETHER = 64
-"""Deliveries (tags) that are looked at together; each has its own deadline still."""
+_TAGS_PER_SPAN = 64
+"""Tags of deliveries that `SentTags` covers at most. Each delivery still has its own deadline."""
 
 
 class Wish(NamedTuple):
-    """How a consumer wants a delivery to go back."""
+    """How deliveries shall be requeued."""
 
     delay_ms: int | None
-    """None leaves the delay to the source."""
+    """Delay in milliseconds; None leaves it to the source."""
     counted: bool = True
-    """Whether the delivery was a try; one that nobody began is not."""
+    """Whether the delivery counts as an attempt; one that no consumer began with does not."""
     why: bytes = b""
-    """What went wrong, where the consumer says so."""
+    """Reason given by the consumer, or empty."""
     lost: bool = False
-    """Nobody wishes anything: the consumer was lost, one that marks what it has begun."""
+    """Whether the requeue follows from the loss of a consumer that marks the deliveries it has begun."""
 
 
 @dataclass(slots=True)
-class Waited:
-    """The tags [start, stop), some of which may be settled or another consumer's; none was sent before."""
+class SentTags:
+    """The tags [start, stop), sent at or after `since_us`; some may be settled or another consumer's."""
 
     since_us: int
     start: int
     stop: int
 
-    def takes_in(self, first_tag: int, count: int) -> bool:
-        """Whether these, which were sent later, are looked at with it."""
-        if first_tag - self.start >= _TOGETHER:
+    def extend(self, first_tag: int, count: int) -> bool:
+        """Add tags that were sent later; return False if they need a span of their own."""
+        if first_tag - self.start >= _TAGS_PER_SPAN:
             return False
         self.stop = first_tag + count
         return True
 
 
 class Settling(Protocol):
-    """A transaction, for those who look at deliveries that it is about to settle."""
+    """A transaction, for code that needs the deliveries it is about to settle."""
 
     def settled(self) -> Iterator[Run[Consumer]]: ...
 
 
 class Failing(Protocol):
-    """The front's end of a channel, for those who must end it."""
+    """The front's end of a channel, for code that must close the channel with an error."""
 
     def fail(self, error: BrokerError) -> None: ...
 
 
 class Receiver(Protocol):
-    """A channel, as its consumers and their sources know it."""
+    """What consumers and their sources need of a channel."""
 
     unacked: Unacked[Consumer]
     counters: Counters
@@ -85,7 +84,7 @@ class Receiver(Protocol):
 
     @property
     def user(self) -> User:
-        """Who has opened the channel."""
+        """The user who opened the channel."""
 
     @property
     def number(self) -> int: ...
@@ -105,17 +104,17 @@ class Receiver(Protocol):
     def label(self, tag: str) -> bytes: ...
 
     def deliver(self, consumer: Consumer, records: Sequence[Record]) -> int:
-        """Send messages to one of its consumers; return how many bytes of headers and bodies they have."""
+        """Send messages to one of the channel's consumers; return the bytes of their headers and bodies."""
 
     def take_back(self, source: Source, tags: Sequence[Range]) -> list[Run[Consumer]]:
-        """Take tags back, whatever the client says of them later; return the deliveries that they were."""
+        """Take tags back from the client and return their deliveries; later settlements have no effect."""
 
     def consumer_lost(self, consumer: Consumer) -> bool:
-        """The broker cancels; False if the client can't be told."""
+        """Cancel a consumer from the broker's side; return False if the client can't be told."""
 
 
 class Consumer:
-    """A `basic.consume` that was not cancelled, or the getter that stands for a channel's `basic.get`s."""
+    """One `basic.consume`, or the getter that stands for all `basic.get`s of a channel."""
 
     __slots__ = (
         "account",
@@ -129,12 +128,12 @@ class Consumer:
         "outstanding",
         "prefetch",
         "priority",
+        "sent_tags",
+        "sent_tags_max",
         "source",
         "tag",
         "tag_bytes",
         "timeout_us",
-        "waited",
-        "waited_max",
     )
 
     def __init__(
@@ -152,8 +151,10 @@ class Consumer:
         marks_begun: bool = False,
         account: Consumer | None = None,
     ) -> None:
-        """`account` has the credit, where a consumer reads from several places. `marks_begun`: it tells when
-        it begins with a delivery, and one that it loses before that does not count."""
+        """`account` is the consumer whose credit counts, where one consumer reads from several places.
+
+        With `marks_begun` the client reports when it begins with a delivery; only then is it an attempt.
+        """
         self.account = self if account is None else account
         self.marks_begun = marks_begun
         self.channel = channel
@@ -165,18 +166,18 @@ class Consumer:
         self.prefetch = prefetch
         self.priority = priority
         self.timeout_us = timeout_us
-        """How long a delivery may stay unsettled; 0 for ever."""
+        """Time a delivery may stay unsettled; 0 for no limit."""
         self.has_own_timeout = has_own_timeout
-        """Whether the timeout is the consumer's own and not that of its queue."""
-        self.waited: deque[Waited] = deque()
-        """What was delivered when, oldest first: see `deadlines`."""
-        self.waited_max = 0
-        """So many of them, and those that are settled are thrown out."""
+        """Whether the consumer set the timeout; otherwise it comes from the queue."""
+        self.sent_tags: deque[SentTags] = deque()
+        """Tags with the time they were sent, oldest first: see `deadlines`."""
+        self.sent_tags_max = 0
+        """Length of `sent_tags` at which settled tags are removed."""
         self.blocked = False
-        """It was passed over because it held all it may: with room again, it joins the end of the line."""
+        """Whether the consumer was taken out of line, because it had no room when its turn came."""
         self.outstanding = 0
         self.label = channel.label(tag)
-        """For the journal: who took a message."""
+        """Name of the consumer in the journal."""
 
     @property
     def is_getter(self) -> bool:
@@ -184,19 +185,21 @@ class Consumer:
 
     @property
     def credit(self) -> int:
-        """How many messages it may be sent now."""
+        """Number of messages that may be sent to the consumer now."""
         channel = self.channel
         return self.room if channel.can_deliver and self.account not in channel.unannounced else 0
 
     @property
     def window(self) -> int:
-        """How many unsettled messages it may hold in all."""
+        """Number of unsettled messages the consumer may hold in all."""
         return min(self.prefetch or UNLIMITED, self.channel.prefetch or UNLIMITED)
 
     @property
     def room(self) -> int:
-        """How many more it may hold."""
-        if self.no_ack:  # takes nothing of a shared limit, but waits while that is reached, as in RabbitMQ
+        """Number of further messages the consumer may hold."""
+        # A consumer without acks uses up no shared limit, but waits while the limit is reached, as in
+        # RabbitMQ.
+        if self.no_ack:
             return UNLIMITED if self.channel.room else 0
         account = self.account
         room = account.prefetch - account.outstanding if account.prefetch else UNLIMITED
@@ -204,10 +207,10 @@ class Consumer:
 
 
 class Source:
-    """What consumers consume from: a deliverer, a reader, a group. What is not overridden has no effect."""
+    """What consumers consume from: a deliverer, a reader or a group. Its defaults have no effect."""
 
     prioritised = False
-    """Whether offsets may be handed out in another order than their own."""
+    """Whether messages may be delivered in another order than that of their offsets."""
 
     def __init__(self, broker: Core, vhost: Named, name: str) -> None:
         self.broker = broker
@@ -218,49 +221,49 @@ class Source:
 
     @property
     def runs(self) -> Source:
-        """What is run when something changes: see `core.Scheduled`."""
+        """What the broker runs after a change: see `core.Scheduled`."""
         return self
 
     @property
     def timeout_action(self) -> str:
-        """What becomes of a delivery whose deadline has passed."""
+        """What happens to a delivery after its deadline: `cancel`, `retry` or `dead-letter`."""
         return "retry"
 
     def run(self) -> None:
-        """Lets messages move as far as they can now."""
+        """Deliver as many messages as possible now."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Something changed that may let messages move."""
+        """Schedule a run in this turn."""
         self.broker.wake(self)
 
     def room_again(self, consumer: Consumer) -> None:
-        """A consumer has settled something: there may be credit for more."""
+        """React to a settlement: the consumer may have credit again."""
         raise NotImplementedError
 
     def check_recover(self) -> None:
-        """Raises where everything that a channel holds can't be asked for again."""
+        """Raise if this source does not support `basic.recover`."""
 
     def check_return(self, *, requeue: bool) -> None:
-        """Raises where nothing can be given back: before any of a settlement is carried out."""
+        """Raise if this source does not support this return; called before any settlement is carried out."""
 
     def unblock(self, channel: Receiver) -> None:
-        """The consumers of a channel may have credit again."""
+        """Serve blocked consumers of a channel again that have credit."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer is gone; what it holds is settled, or goes back with its channel."""
+        """Remove a consumer. Its unacked messages may still be settled; its closing channel requeues them."""
         raise NotImplementedError
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
-        """Return for each record whether it may have been delivered before."""
+        """Return the redelivered flag of each record."""
         return [False] * len(records)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        """Their content headers as consumers see them; `plain` is as they were published."""
+        """Return the content headers for delivery; `plain` holds the headers as published."""
         return plain
 
     def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
-        """Done with."""
+        """Settle messages as acked."""
 
     def requeue(
         self,
@@ -272,21 +275,21 @@ class Source:
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
-        """Back to where it was."""
+        """Return messages to the source; see `Deliverer.requeue`."""
 
     def reject(
         self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
     ) -> None:
-        """Not wanted: to the dead letters, or nowhere."""
+        """Dead-letter or drop messages."""
 
     def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
-        """A consumer has begun with these messages: from now on they count as tried."""
+        """Note that a consumer has begun with these messages: from now on they count as attempted."""
 
-    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
-        """A deadline has passed: for whoever keeps account of that."""
+    def note_missed_deadlines(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        """Note in the journal that these deliveries have passed their deadline."""
 
-    def stale(self, count: int) -> None:
-        """So many settlements came too late, and had no effect."""
+    def count_late_settlements(self, count: int) -> None:
+        """Count settlements that came too late and had no effect."""
 
     def take_back(self, ranges: Sequence[Range]) -> None:
-        """A deadline has passed: what `timeout_action` says, and where that can't be written, back."""
+        """Apply `timeout_action` to deliveries past their deadline; requeue them if that can't be written."""

@@ -1,7 +1,7 @@
-"""The consumers of one source: who may be served next, and how much each gets.
+"""The consumers of one source: which of them are served next, and how many messages each gets.
 
-Owns priorities, round robin, exclusivity, the single active consumer, and limits that consumers of a channel
-share. Which messages are handed out is left to the source, how they look on the wire to the channel.
+Owns priorities, round robin, exclusivity, the single active consumer, and limits that consumers of one
+channel share. The choice of messages is left to the source, delivery to the channel.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from leveret.storage.records import Record
 
 
 class Consumers:
-    """The consumers of a queue, in the order in which they are served.
+    """The consumers of a source, in the order in which they are served.
 
-    A thousand of them cost no more for each message than a few: those that hold all they may stand aside
-    until they have settled something, and of the others no more are asked than there are messages. Whoever
-    has its account elsewhere stays in line: what it settles there makes room here.
+    The cost per message does not grow with their number: consumers without credit leave the line until they
+    have settled something, and no more consumers are asked than there are messages. A consumer whose credit
+    is another consumer's `account` stays in line, because settlements elsewhere give it credit here.
     """
 
     def __init__(self, *, single_active: bool) -> None:
         self._single_active = single_active
         self._all: dict[Consumer, None] = {}
-        """In the order in which they came."""
+        """Keys: all consumers, in the order in which they were added."""
         self._lines: dict[int, OrderedDict[Consumer, None]] = {}
-        """By priority, the highest first: whoever was served last is last."""
-        self._aside: dict[Receiver, dict[Consumer, None]] = {}
-        """Those that are blocked."""
+        """Consumers in line by priority, highest first; within a line the last one served is last."""
+        self._blocked: dict[Receiver, dict[Consumer, None]] = {}
+        """Consumers out of line for want of credit, by channel."""
         self.active: Consumer | None = None
-        """With a single active consumer: the one."""
+        """The consumer that is served, if the source has a single active consumer."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -44,11 +44,12 @@ class Consumers:
 
     @property
     def exclusive(self) -> Consumer | None:
-        first = next(iter(self._all), None)  # which is alone, if it is one
+        """The exclusive consumer, which is the only one, or None."""
+        first = next(iter(self._all), None)
         return first if first is not None and first.exclusive else None
 
     def add(self, consumer: Consumer) -> None:
-        """Raises when there is an exclusive one, or the new one wants to be that and is not alone."""
+        """Add a consumer; raise `AccessRefused` if it or an earlier one is exclusive."""
         if (consumer.exclusive and (self._all or self._single_active)) or self.exclusive:
             raise AccessRefused(f"{consumer.source} in exclusive use")
         self._all[consumer] = None
@@ -57,59 +58,59 @@ class Consumers:
             self.active = consumer
 
     def remove(self, consumer: Consumer) -> bool:
-        """False when it was not there. The next in line becomes the active one."""
+        """Remove a consumer; return False if it is unknown. The next in line becomes the active one."""
         if consumer not in self._all:
             return False
         del self._all[consumer]
         if consumer.blocked:
-            self._step_back(consumer)
+            self._unblock(consumer)
         else:
             self._leave_line(consumer)
         if consumer is self.active:
-            self.active = next((each for line in self._lines.values() for each in line), None)
+            self.active = next((other for line in self._lines.values() for other in line), None)
         return True
 
     def clear(self) -> list[Consumer]:
-        """All of them, in the order in which they came."""
-        gone = list(self._all)
-        for consumer in gone:
+        """Remove and return all consumers, in the order in which they were added."""
+        removed = list(self._all)
+        for consumer in removed:
             self.remove(consumer)
-        return gone
+        return removed
 
     def next_with_credit(self, wanted: int = UNLIMITED) -> list[tuple[Consumer, int]]:
-        """Consumers of the highest priority that has credit, with how much, in the order of their turn.
+        """Return the consumers with credit of the highest priority, each with its credit, in order of turn.
 
-        For so many messages no more of them are wanted.
+        `wanted` is the number of messages to deliver: no more consumers than that are returned.
         """
         if self._single_active:
             credit = self.active.credit if self.active else 0
             return [(self.active, credit)] if self.active and credit else []
-        found: list[tuple[Consumer, int]] = []
-        passed_over: list[Consumer] = []
+        chosen: list[tuple[Consumer, int]] = []
+        without_room: list[Consumer] = []
         for line in self._lines.values():
             for consumer in line:
                 credit = consumer.credit
                 if credit:
-                    found.append((consumer, credit))
-                    if len(found) >= wanted:
+                    chosen.append((consumer, credit))
+                    if len(chosen) >= wanted:
                         break
-                elif not found and not consumer.room and consumer.account is consumer:
-                    passed_over.append(consumer)
-            if found:
+                elif not chosen and not consumer.room and consumer.account is consumer:
+                    without_room.append(consumer)
+            if chosen:
                 break
-        for consumer in passed_over:
-            self._step_aside(consumer)
-        return found
+        for consumer in without_room:
+            self._block(consumer)
+        return chosen
 
     @property
     def have_room(self) -> bool:
-        """Whether one that may be served has room, be its connection ready for more or not."""
+        """Whether a consumer that may be served has room, whether or not its connection is ready for more."""
         if self._single_active:
             return self.active is not None and self.active.room > 0
         return any(consumer.room for line in self._lines.values() for consumer in line)
 
     def window_is_within(self, messages: int) -> bool:
-        """Return whether all consumers together may hold at most so many unsettled messages."""
+        """Return whether all consumers together may hold at most `messages` unsettled messages."""
         for consumer in self._all:
             messages -= UNLIMITED if consumer.no_ack else consumer.account.window
             if messages < 0:
@@ -117,14 +118,14 @@ class Consumers:
         return True
 
     def unblock(self, channel: Receiver) -> None:
-        """Consumers of this channel may have room again: they join the end of the line, in their order."""
-        for consumer in list(self._aside.get(channel, ())):
+        """Put blocked consumers of this channel that have room again at the end of their lines."""
+        for consumer in list(self._blocked.get(channel, ())):
             if consumer.room:
-                self._step_back(consumer)
+                self._unblock(consumer)
                 self._line_up(consumer)
 
     def served(self, consumer: Consumer) -> None:
-        """It has had its turn: it goes behind the others of its priority."""
+        """Move a consumer that was served behind the others of its priority."""
         self._lines[consumer.priority].move_to_end(consumer)
 
     def _line_up(self, consumer: Consumer) -> None:
@@ -140,24 +141,24 @@ class Consumers:
         if not line:
             del self._lines[consumer.priority]
 
-    def _step_aside(self, consumer: Consumer) -> None:
+    def _block(self, consumer: Consumer) -> None:
         self._leave_line(consumer)
-        self._aside.setdefault(consumer.channel, {})[consumer] = None
+        self._blocked.setdefault(consumer.channel, {})[consumer] = None
         consumer.blocked = True
 
-    def _step_back(self, consumer: Consumer) -> None:
-        """It is aside no more."""
-        aside = self._aside[consumer.channel]
-        del aside[consumer]
-        if not aside:
-            del self._aside[consumer.channel]
+    def _unblock(self, consumer: Consumer) -> None:
+        """Mark a consumer as no longer blocked; the caller puts it back in line."""
+        blocked = self._blocked[consumer.channel]
+        del blocked[consumer]
+        if not blocked:
+            del self._blocked[consumer.channel]
         consumer.blocked = False
 
 
 def shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
-    """How many messages they may be sent together: consumers of a channel may share a limit."""
+    """Return how many messages the consumers may be sent together, where some share a limit."""
     if any(consumer.no_ack for consumer, _ in chosen):
-        # one by one where a consumer with acks may use up a limit that one without acks waits for
+        # One by one where a consumer with acks may use up a limit that a consumer without acks waits for.
         limited = any(consumer.channel.prefetch and not consumer.no_ack for consumer, _ in chosen)
         return 1 if limited else UNLIMITED
     by_channel: dict[Receiver, int] = {}
@@ -166,13 +167,14 @@ def shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
     return sum(min(credit, channel.room) for channel, credit in by_channel.items())
 
 
-def in_turns(
+def share_in_turns(
     chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record], *, whole: bool
 ) -> Iterable[tuple[Consumer, list[Record]]]:
-    """Who gets which records, in turns, for as long as there is credit.
+    """Share records out among consumers in turns, for as long as there is credit.
 
-    `whole` gives each consumer all of its share at once, ending with whoever had the last turn; where
-    consumers share a channel, on which deliveries must keep the order of the queue, records come one by one.
+    With `whole` each consumer gets its share in one piece; the consumer that had the last turn comes last.
+    Without `whole` records are handed out singly: consumers that share a channel must get them in the order
+    of the queue.
     """
     turns = deque(chosen)
     room = {consumer.channel: consumer.channel.room for consumer, _ in chosen}

@@ -1,8 +1,8 @@
-"""What becomes of a message that dies: a copy to the dead-letter exchange, or nothing.
+"""Dead-lettering: a message that dies is settled, and copied to the dead-letter exchange if there is one.
 
 The copies and the settlement of the original are one transaction, one frame of the write-ahead log: at every
-moment the message is in its queue or in those it was sent on to, never in neither. How the headers tell the
-story is left to `death_headers`. If nothing can be appended (a full disk) the message stays where it was.
+moment the message is in its queue or in the queues of its copies, never in neither. The headers of dead
+letters are left to `death_headers`. If nothing can be appended (a full disk), the message stays where it was.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from leveret.broker.core import Core
 from leveret.broker.counters import Counters
 from leveret.broker.queues import death_headers
 from leveret.broker.queues.death_headers import Reason
+from leveret.broker.queues.delivery_rules import DeliveryRules
 from leveret.broker.record_flags import EXPIRES
 from leveret.broker.vhosts.destination import Destination
 from leveret.storage.errors import BadRequest, WriteFailed
@@ -34,20 +35,10 @@ _WITHOUT_COPY = {
 }
 
 
-class Letters(Protocol):
-    """What the messages of a feed leave when they die."""
+class DeadLetterFeed(Feed, Protocol):
+    """A feed whose messages may be dead-lettered: a deliverer."""
 
-    def has_letters(self) -> bool:
-        """Return whether messages that die may leave something."""
-
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
-    ) -> Sequence[tuple[Destination, Message]]:
-        """Return what a message leaves, and where; `tried` if it was delivered just now."""
-
-
-class LetterFeed(Feed, Protocol):
-    """A feed whose messages may die."""
+    rules: DeliveryRules
 
     @property
     def broker(self) -> Core: ...
@@ -58,12 +49,9 @@ class LetterFeed(Feed, Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    @property
-    def rules(self) -> Letters: ...
 
-
-def bury(
-    feed: LetterFeed,
+def dead_letter(
+    feed: DeadLetterFeed,
     ranges: Sequence[Range],
     reason: Reason,
     *,
@@ -71,17 +59,22 @@ def bury(
     work: Work | None = None,
     who: bytes = b"",
     why: bytes = b"",
-    tried: bool = True,
+    attempted: bool = True,
 ) -> bool:
-    """Settles messages that died, with a copy where there is a place for it.
+    """Settle messages that died, and append their dead letters; return False if that could not be written.
 
-    False when they could not be written: then what was ready still is, what was in flight is ready again, and
-    the feed is run once writing works.
+    After a failed write the messages become ready or stay so, and the feed runs once writing works.
     """
     pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
         part = work or Work(feed.broker)
-        _bury(part, feed, piece, reason, in_flight=in_flight, who=who, why=why, tried=tried)
+        copied = _append_copies(part, feed, piece, reason, why=why, attempted=attempted)
+        outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
+        if in_flight:
+            part.settle(feed, [piece], outcome, who=who, why=reason.value.encode())
+        else:
+            part.drop(feed, [piece], outcome, why=reason.value.encode())
+        _count(feed, reason, piece[1] - piece[0], copied)
         if work is not None:
             continue
         try:
@@ -96,8 +89,8 @@ def bury(
     return True
 
 
-def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
-    """What is buried at once: so many messages, and one by one where they may be large."""
+def _pieces(feed: DeadLetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
+    """Yield the ranges to dead-letter in one transaction each; large messages come one by one."""
     mean_bytes = feed.log.size_bytes // max(1, feed.log.next - feed.log.first)
     at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
     for start, stop in ranges:
@@ -105,33 +98,22 @@ def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
             yield first, min(stop, first + at_once)
 
 
-def _bury(
-    work: Work,
-    feed: LetterFeed,
-    range_: Range,
-    reason: Reason,
-    *,
-    in_flight: bool,
-    who: bytes,
-    why: bytes,
-    tried: bool,
-) -> None:
+def _append_copies(
+    work: Work, feed: DeadLetterFeed, range_: Range, reason: Reason, *, why: bytes, attempted: bool
+) -> int:
+    """Append the dead letters of messages; return how many of the messages have any."""
+    rules = feed.rules
     copied = 0
-    if feed.rules.has_letters():
+    if rules.leaves_dead_letters():
         for record in feed.log.read([range_]):
-            letters = feed.rules.letters(record, reason, why=why, tried=tried)
-            for target, copy in letters:
+            copies = rules.dead_letters_of(record, reason, why=why, attempted=attempted)
+            for target, copy in copies:
                 work.append(target, [copy])
-            copied += bool(letters)
-    outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
-    if in_flight:
-        work.settle(feed, [range_], outcome, who=who, why=reason.value.encode())
-    else:
-        work.drop(feed, [range_], outcome, why=reason.value.encode())
-    _count(feed, reason, range_[1] - range_[0], copied)
+            copied += bool(copies)
+    return copied
 
 
-def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
+def _count(feed: DeadLetterFeed, reason: Reason, count: int, copied: int) -> None:
     feed.broker.counters.deaths[reason.value] += count
     for counters in (feed.counters, feed.broker.counters):
         counters.dead_lettered += copied
@@ -141,8 +123,8 @@ def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
             counters.dropped += count
 
 
-def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
-    """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
+def dead_letter_refused(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
+    """Append dead letters of messages that the queue refused (`reject-publish-dlx`)."""
     if queue.settings.dead_letter_exchange is None:
         return
     now_us = queue.broker.now_us()
@@ -153,7 +135,7 @@ def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) ->
 
 
 def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Destination, Message]]:
-    """Where a queue's dead letter goes, and as what; nowhere without an exchange, and not in a circle."""
+    """Return the dead letters of a message with their destinations, except where they close a cycle."""
     exchange = queue.settings.dead_letter_exchange
     assert exchange is not None
     if exchange not in queue.vhost.exchanges:
@@ -163,7 +145,7 @@ def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Dest
     keys = (
         [own_key, *death_headers.carbon_copies(headers_of(record.header))] if new_key is None else [new_key]
     )
-    header = death_headers.bury(
+    header = death_headers.dead_letter_header(
         record.header,
         queue=queue.name,
         reason=reason,
@@ -173,11 +155,11 @@ def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Dest
         keep_cc=new_key is None,
     )
     targets = queue.vhost.route_on(exchange, keys, header)
-    found = []
+    letters = []
     for target in targets:
         if death_headers.is_cycle(header, queue=target.name, reason=reason):
             continue
         flags = record.flags & ~EXPIRES
         message = Message(to_bytes(exchange), to_bytes(keys[0]), header, record.body, flags, record.priority)
-        found.append((target, message))
-    return found
+        letters.append((target, message))
+    return letters

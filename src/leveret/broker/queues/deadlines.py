@@ -1,103 +1,105 @@
-"""Delivery deadlines: a consumer has so long to settle what it was sent, and then something chosen happens.
+"""Delivery deadlines: after the consumer timeout a delivery that is not settled is taken back.
 
-Exact per delivery, without a scan: each consumer keeps the tags it was sent in the order of time, has at most
-one timer, for the oldest of them, and looks at the next ones when it fires. A change of the time allowed
-(`allow`) holds for deliveries already in flight.
-What happens is the queue's `x-consumer-timeout-action`:
+Deadlines are exact for each delivery, without a scan. Each consumer keeps its sent tags in the order of time
+and has at most one timer, for the oldest tag. A change of the timeout (`allow`) also applies to deliveries in
+flight. The queue's `x-consumer-timeout-action` says what happens:
 
-    cancel        basic.cancel to that consumer, and all it holds goes back; 406 if it can't be told
-    retry         the late delivery goes back with a delay; settling it afterwards is no error
-    dead-letter   the late delivery dies (reason rejected)
+    cancel        basic.cancel to the consumer, and all its deliveries are requeued; 406 if it can't be told
+    retry         the late delivery is requeued with a delay; settling it afterwards is no error
+    dead-letter   the late delivery is dead-lettered (reason rejected)
 """
 
 from __future__ import annotations
 
 from collections import deque
+from operator import attrgetter
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queues.consumer import Consumer, Receiver, Waited
+from leveret.broker.queues.consumer import Consumer, Receiver, SentTags
 from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.broker.sessions.unacked import Run
 from leveret.storage.offset_ranges import joined
 from leveret.storage.offset_set import Range
 
-_WAITED_MIN = 64
+_SENT_TAGS_MIN = 64
 _AT_ONCE = 4096
-"""Late deliveries (runs of them) that go back in one turn: more wait for the next one."""
+"""Runs of late deliveries handled in one turn; further runs wait for the next turn."""
 
 
 def timeout_us(settings: QueueSettings, own_ms: int | None = None) -> int:
-    """Return how long a delivery may take: as the consumer says, else as the queue's settings do."""
+    """Return the timeout of deliveries: the consumer's own, or that of the queue's settings."""
     timeout_ms = settings.consumer_timeout_ms if own_ms is None else own_ms
     assert timeout_ms is not None, "effective settings have a timeout"
     return 1000 * timeout_ms
 
 
 def watch(consumer: Consumer, first_tag: int, count: int) -> None:
-    """Deliveries were made: they join those that are waited for."""
+    """Remember deliveries just sent, if the consumer has a timeout."""
     if not consumer.timeout_us:
         return
-    waited, channel = consumer.waited, consumer.channel
+    sent, channel = consumer.sent_tags, consumer.channel
     now_us = channel.broker.turn_us
-    if waited and waited[-1].takes_in(first_tag, count):
+    if sent and sent[-1].extend(first_tag, count):
         return
-    if len(waited) >= consumer.waited_max:  # what is settled goes before there is twice as much
-        consumer.waited = waited = deque(each for each in waited if _is_open(channel, each))
-        consumer.waited_max = max(_WAITED_MIN, 2 * len(waited))
-    waited.append(Waited(now_us, first_tag, first_tag + count))
-    if len(waited) == 1:
+    # Settled tags are removed whenever the length has doubled.
+    if len(sent) >= consumer.sent_tags_max:
+        consumer.sent_tags = sent = deque(tags for tags in sent if _is_open(channel, tags))
+        consumer.sent_tags_max = max(_SENT_TAGS_MIN, 2 * len(sent))
+    sent.append(SentTags(now_us, first_tag, first_tag + count))
+    if len(sent) == 1:
         _set_timer(consumer)
 
 
 def watch_again(run: Run[Consumer]) -> None:
-    """A delivery is outstanding again that a transaction was to settle."""
+    """Remember a delivery again whose settlement was rolled back with its transaction."""
     consumer = run.holder
     if consumer.timeout_us:
-        waited = [*consumer.waited, Waited(run.since_us, run.start, run.stop)]
-        consumer.waited = deque(sorted(waited, key=lambda each: each.since_us))
+        sent = [*consumer.sent_tags, SentTags(run.since_us, run.start, run.stop)]
+        consumer.sent_tags = deque(sorted(sent, key=attrgetter("since_us")))
         _set_timer(consumer)
 
 
 def allow(consumer: Consumer, timeout_us: int) -> None:
-    """Changes the time that a consumer has, also for what it holds already."""
+    """Change a consumer's timeout, also for its unsettled deliveries."""
     before, consumer.timeout_us = consumer.timeout_us, timeout_us
-    if not before:  # nobody has kept account
+    # Without a timeout no sent tags were remembered.
+    if not before:
         buffered = () if consumer.channel.transaction is None else consumer.channel.transaction.settled()
         runs = consumer.channel.unacked.held_by((consumer,))
         runs += [run for run in buffered if run.holder is consumer]
-        waited = [Waited(run.since_us, run.start, run.stop) for run in runs]
-        consumer.waited = deque(sorted(waited, key=lambda each: each.since_us))
+        sent = [SentTags(run.since_us, run.start, run.stop) for run in runs]
+        consumer.sent_tags = deque(sorted(sent, key=attrgetter("since_us")))
     if timeout_us:
         _set_timer(consumer)
     else:
-        consumer.waited.clear()
+        consumer.sent_tags.clear()
         consumer.channel.watched.pop(consumer, None)
         consumer.channel.broker.timers.cancel((consumer, "deadline"))
 
 
 def forget(channel: Receiver) -> None:
-    """The channel is closed: nobody waits for what was sent on it."""
+    """Stop all deadline timers of a closed channel."""
     for consumer in channel.watched:
         channel.broker.timers.cancel((consumer, "deadline"))
     channel.watched.clear()
 
 
 def _set_timer(consumer: Consumer) -> None:
-    if consumer.waited:
-        due_us = consumer.waited[0].since_us + consumer.timeout_us
+    if consumer.sent_tags:
+        due_us = consumer.sent_tags[0].since_us + consumer.timeout_us
         consumer.channel.watched[consumer] = None
-        consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
+        consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _check_deadlines(consumer))
 
 
-def _look(consumer: Consumer) -> None:
-    """Does with the deliveries that are late what their source says, and sets the timer for the next."""
-    channel, source, waited = consumer.channel, consumer.source, consumer.waited
+def _check_deadlines(consumer: Consumer) -> None:
+    """Apply the source's timeout action to late deliveries, and set the timer for the next deadline."""
+    channel, source, sent = consumer.channel, consumer.source, consumer.sent_tags
     channel.watched.pop(consumer, None)
     latest_us = channel.broker.now_us() - consumer.timeout_us
     late: list[Range] = []
     missed: list[Range] = []
-    while waited and waited[0].since_us <= latest_us and len(late) < _AT_ONCE:
-        oldest = waited[0]
+    while sent and sent[0].since_us <= latest_us and len(late) < _AT_ONCE:
+        oldest = sent[0]
         for run in _open_runs(consumer, oldest):
             if run.since_us > latest_us or len(late) == _AT_ONCE:
                 oldest.since_us, oldest.start = run.since_us, run.start
@@ -105,9 +107,9 @@ def _look(consumer: Consumer) -> None:
             late.append((run.start, run.stop))
             missed.append(run.offsets)
         else:
-            waited.popleft()
+            sent.popleft()
     if late:
-        source.missed(joined(missed), who=consumer.label)
+        source.note_missed_deadlines(joined(missed), who=consumer.label)
     if late and _is_to_be_cancelled(consumer):
         _cancel(consumer)
         return
@@ -117,37 +119,37 @@ def _look(consumer: Consumer) -> None:
     _set_timer(consumer)
 
 
-def _open_runs(consumer: Consumer, waited: Waited) -> list[Run[Consumer]]:
-    """What is not settled; in a transaction that is not committed, it is not."""
+def _open_runs(consumer: Consumer, tags: SentTags) -> list[Run[Consumer]]:
+    """Return the unsettled deliveries among sent tags. Settlements in an open transaction do not count."""
     channel, runs = consumer.channel, []
-    for run in channel.unacked.within(waited.start, waited.stop):
+    for run in channel.unacked.within(tags.start, tags.stop):
         if run.holder is consumer:
             runs.append(run)
     for run in () if channel.transaction is None else channel.transaction.settled():
-        start, stop = max(run.start, waited.start), min(run.stop, waited.stop)
+        start, stop = max(run.start, tags.start), min(run.stop, tags.stop)
         if run.holder is consumer and start < stop:
             runs.append(run.part(start, stop))
     return sorted(runs, key=lambda run: run.start)
 
 
-def _is_open(channel: Receiver, waited: Waited) -> bool:
-    if channel.unacked.has_any(waited.start, waited.stop):
+def _is_open(channel: Receiver, tags: SentTags) -> bool:
+    if channel.unacked.has_any(tags.start, tags.stop):
         return True
     buffered = () if channel.transaction is None else channel.transaction.settled()
-    return any(run.start < waited.stop and run.stop > waited.start for run in buffered)
+    return any(run.start < tags.stop and run.stop > tags.start for run in buffered)
 
 
 def _is_to_be_cancelled(consumer: Consumer) -> bool:
-    """Unless it has cancelled itself, or what it consumes from is gone."""
+    """Return whether to cancel the consumer: its action is `cancel`, and it and its source still exist."""
     source, running = consumer.source, consumer.channel.consumers.get(consumer.tag)
-    left = not consumer.is_getter and running is not consumer.account
-    return source.timeout_action == "cancel" and not left and not source.deleted
+    has_left = not consumer.is_getter and running is not consumer.account
+    return source.timeout_action == "cancel" and not has_left and not source.deleted
 
 
 def _cancel(consumer: Consumer) -> None:
     channel, source = consumer.channel, consumer.source
-    told = not consumer.is_getter and channel.consumer_lost(consumer)
-    if not told:
+    is_cancelled = not consumer.is_getter and channel.consumer_lost(consumer)
+    if not is_cancelled:
         source.remove_consumer(consumer)
         channel.outlet.fail(
             PreconditionFailed(

@@ -1,12 +1,11 @@
-"""Publisher deduplication: what a queue declared with `x-dedup` remembers of the messages it has stored.
+"""Publisher deduplication: a queue declared with `x-dedup` stores each sequence of a producer once.
 
-A queue of which nothing survives a restart remembers in memory. Any other has a second log in the store, in
-which each transaction that stores new sequences appends one record: message and memory are in one frame of
-the write-ahead log, so after any crash a message is there if and only if its sequence is known. Now and then
-a record that holds everything makes the older ones superfluous. Of a transient message nothing is written,
-because it does not survive a restart either. What is judged is left to `Work.publish`: publishes of clients,
-never what returns by a requeue or as a dead letter. What becomes of a message later changes nothing here:
-consumed, expired, purged, it was stored.
+A queue that does not survive a restart keeps its memory of stored sequences in RAM. Any other queue has a
+second log in the store. Each transaction that stores new sequences appends one record to it: message and
+memory are in one frame of the write-ahead log, so after a crash a message is stored if and only if its
+sequence is known. From time to time a record with all sequences replaces the older records. Transient
+messages are remembered only in RAM. `Work.publish` decides what is checked: publishes of clients, not
+requeues or dead letters. The later fate of a message (consumed, expired, purged) changes nothing here.
 
     record     u8 kind | entries (see `producer_sequences`)
     kind       1 these are known | 2 these are not, after all | 3 these and no others
@@ -32,120 +31,127 @@ from leveret.storage.transaction import Transaction
 
 _CURSOR: Final = "dedup"
 _RECORD_BYTES: Final = 40
-"""What a record takes in a file besides its data."""
+"""Bytes of a record in a file besides its data."""
 WHOLE_AFTER_BYTES: Final = 64 << 10
-"""Records that are worth being replaced by one with everything, however little that is."""
+"""Bytes of records after which they are replaced by one record with all sequences, at the earliest."""
 
-Numbers = dict[bytes, set[int]]
-"""Sequences by their producers."""
+SequenceNumbers = dict[bytes, set[int]]
+"""Sequence numbers by producer."""
 
 
 class Kind(IntEnum):
-    """What a record says of its sequences."""
+    """The meaning of a record for its sequences."""
 
     KNOWN = 1
     UNKNOWN = 2
     ALL = 3
 
 
-class Fresh:
+class NewSequences:
     """The publishes of one transaction that a queue has not stored before, each sequence once."""
 
     def __init__(self, dedup: Dedup) -> None:
         self._dedup = dedup
-        self.lasting: Numbers = {}
-        self.passing: Numbers = {}
+        self.lasting: SequenceNumbers = {}
+        self.transient: SequenceNumbers = {}
 
     def take(self, message: Message) -> bool:
-        """Whether the message is to be stored; from then on a second one like it is not."""
-        found = sequence_of(message.header)
-        if found is None:
+        """Return whether to store the message; a later message with its sequence is not stored."""
+        sequence = sequence_of(message.header)
+        if sequence is None:
             return True
-        producer, number = found
+        producer, number = sequence
         lasting = self._dedup.is_lasting(message)
         if self._dedup.has(producer, number, lasting=lasting) or number in self.lasting.get(producer, ()):
             return False
-        if not lasting and number in self.passing.get(producer, ()):
+        if not lasting and number in self.transient.get(producer, ()):
             return False
-        (self.lasting if lasting else self.passing).setdefault(producer, set()).add(number)
+        (self.lasting if lasting else self.transient).setdefault(producer, set()).add(number)
         return True
 
 
 class Dedup:
-    """One queue's memory; made by `create` or `restore`."""
+    """One queue's memory of stored sequences, made by `create` or `restore`."""
 
     def __init__(self, window: int, store: Store, cursor: Cursor | None) -> None:
-        """Without a cursor nothing is written down."""
+        """Without a cursor the memory is only in RAM."""
         self._store = store
         self._cursor = cursor
         self._lasting = Sequences(window=window)
-        self._passing = Sequences(window=window)
-        """Of transient messages: forgotten with them."""
+        self._transient = Sequences(window=window)
+        """Sequences of transient messages, which a restart forgets."""
         self._whole_at = 0
-        """Where the last record with everything stands: the older ones stay in reserve until the next."""
+        """Offset of the last record with all sequences. Older records are kept until the next such record."""
         self._whole_bytes = 0
         self._bytes_since = 0
 
     @property
     def log(self) -> Log | None:
-        """Where it is written down."""
+        """The log of the memory, or None."""
         return None if self._cursor is None else self._cursor.log
 
-    # asking
+    # queries
 
     def is_lasting(self, message: Message) -> bool:
         return self._cursor is not None and bool(message.flags & PERSISTENT)
 
     def has(self, producer: bytes, number: int, *, lasting: bool) -> bool:
-        """A message that must survive a restart is not stored by one that does not."""
-        return self._lasting.has(producer, number) or (not lasting and self._passing.has(producer, number))
+        """Return whether a sequence is known; transient messages do not count for a `lasting` one."""
+        return self._lasting.has(producer, number) or (not lasting and self._transient.has(producer, number))
 
     def knows(self, message: Message) -> bool:
-        """Whether the message has been stored already."""
-        found = sequence_of(message.header)
-        return found is not None and self.has(*found, lasting=self.is_lasting(message))
+        """Return whether the message has been stored already."""
+        sequence = sequence_of(message.header)
+        return sequence is not None and self.has(*sequence, lasting=self.is_lasting(message))
 
-    # changing, in two steps: into the transaction that stores the messages, and once it has happened
+    # changes in two steps: `write` in the transaction that stores the messages, `stored` after its commit
 
-    def write(self, transaction: Transaction, fresh: Fresh) -> None:
-        if fresh.lasting:
-            self._append(transaction, Kind.KNOWN, fresh.lasting)
+    def write(self, transaction: Transaction, new_sequences: NewSequences) -> None:
+        if new_sequences.lasting:
+            self._append(transaction, Kind.KNOWN, new_sequences.lasting)
 
-    def stored(self, fresh: Fresh) -> None:
-        """What `write` has announced is so."""
-        for known, numbers in ((self._lasting, fresh.lasting), (self._passing, fresh.passing)):
-            for producer, some in numbers.items():
-                known.add(producer, ranges_of(sorted(some)))
+    def stored(self, new_sequences: NewSequences) -> None:
+        """Remember the sequences after the transaction of `write` was committed."""
+        for known, numbers in (
+            (self._lasting, new_sequences.lasting),
+            (self._transient, new_sequences.transient),
+        ):
+            for producer, added in numbers.items():
+                known.add(producer, ranges_of(sorted(added)))
         if self._bytes_since > max(WHOLE_AFTER_BYTES, 2 * self._whole_bytes):
             self._write_whole()
 
-    def write_undone(self, transaction: Transaction, headers: Iterable[bytes]) -> Numbers:
-        """Messages with these headers are taken out again; returns what `undone` wants to know."""
-        numbers: Numbers = {}
+    def write_undone(self, transaction: Transaction, headers: Iterable[bytes]) -> SequenceNumbers:
+        """Write that the sequences of these headers are unknown again; return them for `undone`."""
+        numbers: SequenceNumbers = {}
         for producer, number in filter(None, map(sequence_of, headers)):
             numbers.setdefault(producer, set()).add(number)
         if numbers and self._cursor is not None:
             self._append(transaction, Kind.UNKNOWN, numbers)
         return numbers
 
-    def undone(self, numbers: Numbers) -> None:
-        known = self._passing if self._cursor is None else self._lasting
-        for producer, some in numbers.items():
-            known.remove(producer, ranges_of(sorted(some)))
+    def undone(self, numbers: SequenceNumbers) -> None:
+        known = self._transient if self._cursor is None else self._lasting
+        for producer, removed in numbers.items():
+            known.remove(producer, ranges_of(sorted(removed)))
 
-    def _append(self, transaction: Transaction, kind: Kind, numbers: Numbers) -> None:
-        entries = [encode_entry(name, OffsetSet(ranges_of(sorted(some)))) for name, some in numbers.items()]
+    def _append(self, transaction: Transaction, kind: Kind, numbers: SequenceNumbers) -> None:
+        entries = [
+            encode_entry(producer, OffsetSet(ranges_of(sorted(changed))))
+            for producer, changed in numbers.items()
+        ]
         assert self._cursor is not None
         record = self._record(kind, b"".join(entries))
-        twice = kind is Kind.UNKNOWN  # a damaged one would cost a message: it would be taken for stored
-        transaction.append(self._cursor.log, [record, record] if twice else [record])
+        # Damage to a record of this kind would lose a message, which would count as stored.
+        is_written_twice = kind is Kind.UNKNOWN
+        transaction.append(self._cursor.log, [record, record] if is_written_twice else [record])
 
     def _record(self, kind: Kind, entries: bytes) -> Message:
         self._bytes_since += _RECORD_BYTES + len(entries)
         return Message(b"", b"", b"", bytes([kind]) + entries, PERSISTENT)
 
     def _write_whole(self) -> None:
-        """Everything in one record; what is older than the last of its kind is done with."""
+        """Write a record with all sequences, and drop the records before the previous one of this kind."""
         assert self._cursor is not None
         log, waiting = self._cursor.log, self._cursor.waiting
         transaction = self._store.transaction()
@@ -158,13 +164,14 @@ class Dedup:
         try:
             transaction.commit()
         except WriteFailed:
-            return  # a full disk; the records do as well, and the next turn tries again
+            # The disk is full. The records so far are sufficient, and the next turn tries again.
+            return
         self._whole_at, self._whole_bytes, self._bytes_since = whole_at, len(entries), 0
 
     # after a restart
 
     def read(self) -> None:
-        """Takes in what the log says."""
+        """Restore the memory from the log."""
         assert self._cursor is not None
         for record in self._cursor.log.read(list(self._cursor.waiting.ready_ranges())):
             kind = Kind(record.body[0])
@@ -181,7 +188,7 @@ class Dedup:
 
 
 def create(store: Store, queue_log: Log, *, window: int, lasting: bool) -> Dedup:
-    """The memory of a new queue; `lasting` if the queue survives a restart."""
+    """Return the memory of a new queue; `lasting` says whether the queue survives a restart."""
     if not lasting:
         return Dedup(window, store, None)
     log = store.create_log(label=auxiliary_logs.label(auxiliary_logs.DEDUP, queue_log.id))
@@ -189,10 +196,10 @@ def create(store: Store, queue_log: Log, *, window: int, lasting: bool) -> Dedup
 
 
 def restore(store: Store, queue_log: Log, log: Log | None, *, window: int) -> Dedup:
-    """The memory of a queue that was there before: what this log says, or a new one.
+    """Return the memory of a queue of an earlier run, read from this log, or a new one.
 
-    It is missing when its creation was lost with the last moments of a process, and then so is everything
-    that it would know: messages are stored after it was made.
+    The log is missing when its creation was lost in a crash. Then no message was stored either, because the
+    log is created first.
     """
     cursor = None if log is None else store.cursors(log.id).get(_CURSOR)
     if cursor is None:

@@ -1,10 +1,10 @@
-"""A deliverer: one cursor, its consumers, whose turn it is, and what becomes of what they were handed.
+"""A deliverer: one cursor, its consumers, and the delivery and settlement of the cursor's messages.
 
-Owns the order of things wherever messages are taken from a cursor, by a queue's consumers or a group's: what
-is ready goes to whoever has credit, what is settled leaves, what is returned goes back to its place, now or
-after a delay, and what has come back too often is buried. What differs is left to its `DeliveryRules`; tags
-are the channel's. The rule: a message is in exactly one state of the cursor (ready, delayed, in flight,
-settled) at any time; a change of state is one call of the store.
+Owns every change of a message's state, for the consumers of a queue and of a group's partition. Ready
+messages go to consumers with credit. Requeued messages return to their offset, at once or after a delay, and
+are dead-lettered above the delivery limit. What differs between queues and partitions is left to
+`DeliveryRules`; delivery tags belong to the channel. The rule: a message is in exactly one state of the
+cursor (ready, delayed, in flight, settled), and each change of state is one call of the store.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.records import Record
 
 TURN_BYTES: Final = 1 << 20
-"""What one turn may hand to consumers: more waits until this is written."""
+"""Bytes that one turn may hand to consumers; further messages wait until these are written."""
 TURN_MESSAGES_MAX: Final = 4096
 PRIORITISED_MESSAGES_MAX: Final = 256
-"""Those are all over the log: nobody knows how large they are before they are read."""
+"""Largest batch from a queue with priorities, whose next messages have unknown sizes."""
 LOOKED_AT_BYTES: Final = 64 << 20
-"""So much is read at most of what a lease is to hold, where messages must be looked at."""
+"""Bytes of messages read at most for one lease, where a rule must look at each message."""
 
 
 class Deliverer(Source):
-    """`deliverer.take(...)`, `deliverer.ack(...)`; deliveries happen in `run`, when something has changed."""
+    """`deliverer.take(...)`, `deliverer.ack(...)`; `run` delivers messages after something has changed."""
 
     def __init__(
         self,
@@ -52,7 +52,6 @@ class Deliverer(Source):
         counters: Counters,
         prioritised: bool = False,
     ) -> None:
-        """`counters` are those of the queue or the stream."""
         super().__init__(broker, vhost, name)
         self.counters = counters
         self.cursor = cursor
@@ -60,9 +59,9 @@ class Deliverer(Source):
         self.consumers = Consumers(single_active=False) if consumers is None else consumers
         self.prioritised = prioritised
         self.handed_out = 0
-        """How many messages consumers have been given in all, again or for the first time."""
+        """Number of deliveries so far, redeliveries included."""
         self._batch = 1
-        """How many to take at once: more while they are small."""
+        """Number of messages to take at once; it grows while messages are small."""
         self.rules = rules
         self.account = Account()
 
@@ -94,12 +93,12 @@ class Deliverer(Source):
             self.broker.timers.set((self, "delayed"), due_us, self.wake)
 
     def catch_up(self) -> None:
-        """What time has changed since: delays that are over, lives that are."""
+        """Make delayed messages ready that are due, and drop expired ones."""
         self._wake_delayed()
         self.rules.before_turn()
 
     def _wake_delayed(self) -> None:
-        """What was delayed until now is ready, whether anybody wants it or not."""
+        """Make delayed messages ready that are due, whether a consumer wants them or not."""
         due_us = self.cursor.waiting.next_due_us
         now_us = self.broker.now_us()
         if due_us is not None and due_us <= now_us:
@@ -120,13 +119,14 @@ class Deliverer(Source):
             taken, records = self.take(min(credit, self._batch, ready), who=label, unbegun=unbegun)
             if not taken:
                 return
-            if records:  # not all of them were expired or damaged
+            # Without records, all taken messages were expired or damaged.
+            if records:
                 handed_bytes += self._hand_out(chosen, records)
             if self.broker.ledger.is_stalled(self):
                 return
 
     def take(self, count: int, *, who: bytes, unbegun: bool = False) -> tuple[int, list[Record]]:
-        """The next messages that are ready go into flight: how many, and those of them that are alive."""
+        """Take the next ready messages; return how many, and the records that can be delivered."""
         count, before = self.rules.reach(count)
         if not count:
             return 0, []
@@ -137,57 +137,51 @@ class Deliverer(Source):
             before = reach if before is None else min(before, reach)
         ranges = self.cursor.take(count, who=who, before=before, unbegun=unbegun)
         if not ranges:
-            first = waiting.next_ready  # which may have been woken just now
+            # The call of `take` may have made delayed messages ready.
+            first = waiting.next_ready
             if (first is not None and (before is None or first < before)) or self.rules.awaits_sync:
                 self.broker.ledger.stall(self)
             return 0, []
-        return total(ranges), self._living(ranges)
+        return total(ranges), self._deliverable(ranges)
 
     def lease(self, count: int, *, who: bytes) -> list[Range]:
-        """The next messages that are ready go into flight, for one who keeps account: those that are alive.
+        """Take the next ready messages for a query; return the ranges of those that can be leased.
 
-        Bodies are looked at only where a rule asks for it, and then they are fewer: all others wait for it.
+        Where a rule must read the bodies, fewer messages are taken, because other clients wait.
         """
         worn_out = self.rules.settings.delivery_limit is not None and bool(self.cursor.returns)
-        if not (worn_out or self.rules.looks_at(count)):
+        if not (worn_out or self.rules.must_inspect(count)):
             return joined(self.cursor.lease(count, who=who))
-        count = message_sizes.within(self.log, self.cursor.waiting.ready_ranges(), count, LOOKED_AT_BYTES)
+        count = message_sizes.fitting(self.log, self.cursor.waiting.ready_ranges(), count, LOOKED_AT_BYTES)
         ranges = self.cursor.lease(count, who=who)
-        return ranges_of(sorted(record.offset for record in self._living(ranges)))
+        return ranges_of(sorted(record.offset for record in self._deliverable(ranges)))
 
-    def _living(self, ranges: Sequence[Range]) -> list[Record]:
-        """What of the messages just taken can be delivered: the others are buried, or written off."""
+    def _deliverable(self, ranges: Sequence[Range]) -> list[Record]:
+        """Return the records among the messages just taken that can be delivered; settle the others."""
         records = self.log.read(ranges)
         taken = total(ranges)
         if len(records) < taken:
-            self._write_off(ranges, records)
-        alive = self.rules.living(records)
+            # The store has reported the damage of records that the log can't read.
+            self.cursor.settle(_without(ranges, records), Outcome.DAMAGED)
+        deliverable = self.rules.deliverable(records)
         limit = self.rules.settings.delivery_limit
         if limit is not None:
-            alive = self._bury_worn_out(alive, limit)
-        if len(alive) < taken and self.cursor.audited:
-            withheld = OffsetSet(ranges)
-            withheld.remove_many(ranges_of(sorted(record.offset for record in alive)))
-            self.cursor.note_withheld(list(withheld.ranges()))
-        return alive
+            deliverable = self._dead_letter_worn_out(deliverable, limit)
+        if len(deliverable) < taken and self.cursor.audited:
+            self.cursor.note_withheld(_without(ranges, deliverable))
+        return deliverable
 
-    def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
-        """A crash returns what was in flight without asking for the limit: it is seen here."""
+    def _dead_letter_worn_out(self, records: list[Record], limit: int) -> list[Record]:
+        """Dead-letter records over the delivery limit, which recovery does not check; return the others."""
         worn_out = {offset for offset, count in self._returns(records).items() if count > limit}
         if not worn_out:
             return records
-        over = ranges_of(sorted(worn_out))
-        dead_letters.bury(self, over, Reason.DELIVERY_LIMIT, in_flight=True, tried=False)
+        over_limit = ranges_of(sorted(worn_out))
+        dead_letters.dead_letter(self, over_limit, Reason.DELIVERY_LIMIT, in_flight=True, attempted=False)
         return [record for record in records if record.offset not in worn_out]
 
-    def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
-        """What the log can't give any more is settled as damaged; the store has reported it."""
-        there = {record.offset for record in records}
-        gone = [offset for start, stop in ranges for offset in range(start, stop) if offset not in there]
-        self.cursor.settle(ranges_of(gone), Outcome.DAMAGED)
-
     def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
-        """Shares the records out in turns; returns how many bytes they have."""
+        """Deliver the records to the chosen consumers; return the size of their bodies and headers."""
         self.handed_out += len(records)
         size = 0
         if len(chosen) == 1:
@@ -200,20 +194,21 @@ class Deliverer(Source):
                     self._note_share(consumer, share)
                 size += consumer.channel.deliver(consumer, share)
                 self.consumers.served(consumer)
-        fitting = TURN_BYTES * len(records) // (size + 1)
-        most = PRIORITISED_MESSAGES_MAX if self.prioritised else TURN_MESSAGES_MAX
-        self._batch = max(1, min(most, fitting, 2 * self._batch))
+        fitting_count = TURN_BYTES * len(records) // (size + 1)
+        max_count = PRIORITISED_MESSAGES_MAX if self.prioritised else TURN_MESSAGES_MAX
+        self._batch = max(1, min(max_count, fitting_count, 2 * self._batch))
         return size
 
     def _note_share(self, consumer: Consumer, share: Sequence[Record]) -> None:
-        """Write down who gets these of the messages that were taken for several."""
+        """Note in the journal which consumer gets these messages, which were taken for several consumers."""
         offsets = ranges_of(sorted(record.offset for record in share))
         if self.cursor.audited:
             self.cursor.note_taken(offsets, who=consumer.label)
-        if not consumer.marks_begun:  # others that were chosen with it do so
+        # Other consumers chosen in this turn mark their deliveries as begun themselves.
+        if not consumer.marks_begun:
             self.cursor.begin(offsets, who=consumer.label)
 
-    # how deliveries look to consumers
+    # redelivered flags and headers
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
         below, counts = self.cursor.returns.redelivered_below, self._returns(records)
@@ -230,17 +225,17 @@ class Deliverer(Source):
     # consumers
 
     def is_eager(self, taken: int) -> bool:
-        """Return whether consumers that just took so many messages took half of all that they may hold."""
+        """Return whether `taken` messages are at least half of what all consumers together may hold."""
         return self.consumers.window_is_within(2 * taken)
 
     @property
     def settled(self) -> int:
-        """How many of the messages handed out are not in flight any more."""
+        """Number of deliveries that are no longer in flight."""
         return self.handed_out - len(self.cursor.in_flight)
 
     @property
     def has_idle_credit(self) -> bool:
-        """Whether a consumer may hold more messages, be its connection ready for them or not."""
+        """Whether a consumer may hold more messages, whether or not its connection is ready for them."""
         return self.consumers.have_room
 
     def room_again(self, consumer: Consumer) -> None:
@@ -255,7 +250,7 @@ class Deliverer(Source):
         if self.consumers.remove(consumer):
             self.rules.consumer_left()
 
-    # settlement of what was taken
+    # settlements
 
     def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
         if self.deleted:
@@ -269,13 +264,15 @@ class Deliverer(Source):
         self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
     ) -> None:
         if not self.deleted:
-            dead_letters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work, who=who, why=why)
+            dead_letters.dead_letter(
+                self, ranges, Reason.REJECTED, in_flight=True, work=work, who=who, why=why
+            )
 
     def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
         if not self.deleted:
             self.cursor.begin(ranges, who=who)
 
-    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
+    def note_missed_deadlines(self, ranges: Sequence[Range], *, who: bytes) -> None:
         if self.cursor.audited and not self.deleted:
             self.cursor.note_missed(ranges, who=who)
 
@@ -289,8 +286,12 @@ class Deliverer(Source):
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
-        """Back to where it was: as the consumer wishes; else `delayed` where that is so here, or `late`
-        anyway, and more each time. What no consumer has begun with does not count, unless one says so."""
+        """Return messages to their offset, or dead-letter those over the delivery limit.
+
+        A delay comes from `wish`. Without one in `wish`, messages wait for the retry delay if `late`, or if
+        `delayed` and the settings delay requeues. Deliveries that no consumer has begun with do not count as
+        attempts, unless the consumer says so in `wish`.
+        """
         counted = wish is None or wish.counted
         if counted and not delayed and (late or wish is None or wish.lost):
             ranges = self._requeue_unbegun(ranges, late=late, who=who, work=work)
@@ -299,10 +300,11 @@ class Deliverer(Source):
         part = work or Work(self.broker)
         why = self.rules.why(wish, delayed=delayed, late=late)
         if counted and not why and self.cursor.returns.any_reason(ranges):
-            why = b"returned by its consumer"  # the last reason is out of date
+            # Replaces the reason of an earlier return, which no longer applies.
+            why = b"returned by its consumer"
         returned, limit = ranges, self.rules.settings.delivery_limit
         if limit is not None and counted:
-            ranges = self._bury_over_limit(ranges, limit, part, who=who, why=why)
+            ranges = self._dead_letter_over_limit(ranges, limit, part, who=who, why=why)
         for counters in (self.counters, self.broker.counters):
             counters.requeued += total(ranges)
         if ranges and wish is not None and wish.delay_ms is not None:
@@ -319,7 +321,7 @@ class Deliverer(Source):
     def _requeue_unbegun(
         self, ranges: Sequence[Range], *, late: bool, who: bytes, work: Work | None
     ) -> Sequence[Range]:
-        """Requeue those that no consumer has begun with, uncounted; return the others."""
+        """Requeue, uncounted, messages that no consumer has begun with; return the others."""
         unbegun = self.cursor.in_flight.unbegun_within(ranges)
         if not unbegun:
             return ranges
@@ -330,21 +332,23 @@ class Deliverer(Source):
         return list(begun.ranges())
 
     def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
-        """Back to where it was, but not before a delay that grows with the number of returns."""
+        """Return messages to their offset after a delay that grows with the number of returns."""
         now_us = self.broker.now_us()
         for count, part in self.cursor.returns.by_count(ranges).items():
             due_us = now_us + 1000 * self.rules.settings.retry_delay_after(count)
             work.give_back(self, part, not_before_us=due_us, counted=counted, why=why)
 
-    def _bury_over_limit(
+    def _dead_letter_over_limit(
         self, ranges: Sequence[Range], limit: int, work: Work, *, who: bytes, why: bytes
     ) -> Sequence[Range]:
         by_count = self.cursor.returns.by_count(ranges)
-        over = sorted(each for count, part in by_count.items() if count >= limit for each in part)
-        if not over:
+        over_limit = sorted(range_ for count, part in by_count.items() if count >= limit for range_ in part)
+        if not over_limit:
             return ranges
-        dead_letters.bury(self, over, Reason.DELIVERY_LIMIT, in_flight=True, work=work, who=who, why=why)
-        return sorted(each for count, part in by_count.items() if count < limit for each in part)
+        dead_letters.dead_letter(
+            self, over_limit, Reason.DELIVERY_LIMIT, in_flight=True, work=work, who=who, why=why
+        )
+        return sorted(range_ for count, part in by_count.items() if count < limit for range_ in part)
 
     def take_back(self, ranges: Sequence[Range]) -> None:
         if self.deleted:
@@ -356,5 +360,12 @@ class Deliverer(Source):
             self.requeue(ranges, late=self.timeout_action == "retry", work=work)
         work.commit_or_give_back(self, ranges, counted=self.timeout_action != "dead-letter")
 
-    def stale(self, count: int) -> None:
-        self.rules.stale(count)
+    def count_late_settlements(self, count: int) -> None:
+        self.rules.count_late_settlements(count)
+
+
+def _without(ranges: Sequence[Range], records: Sequence[Record]) -> list[Range]:
+    """Return the ranges without the offsets of the records."""
+    offsets = OffsetSet(ranges)
+    offsets.remove_many(ranges_of(sorted(record.offset for record in records)))
+    return list(offsets.ranges())

@@ -1,7 +1,7 @@
-"""What a deliverer does not decide by itself: the rules of the queue, or of the group, that has it.
+"""The rules of a queue or of a group's partition that a deliverer asks before it acts.
 
-Owns the contract. Whoever has no other rule inherits the one that is here: nothing is held back, nothing
-expires, a message that comes back goes to its place at once, and leaves nothing when it dies.
+Owns the contract and the defaults. By default no message is held back or expires, a requeued message is ready
+at once, and a message that dies leaves no dead letter.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from leveret.broker.queues.consumer import Consumer, Wish
-from leveret.broker.queues.consumer_turns import in_turns
+from leveret.broker.queues.consumer_turns import share_in_turns
 from leveret.broker.queues.death_headers import Reason
 from leveret.broker.vhosts.destination import Destination
 from leveret.storage.records import Message, Record
 
 
 class ReturnSettings(Protocol):
-    """What is set of messages that come back."""
+    """Settings that apply to messages that come back."""
 
     @property
     def delivery_limit(self) -> int | None:
-        """How often a message may come back; None for no limit."""
+        """How often a message may be requeued; None for no limit."""
 
     @property
     def delays_returns(self) -> bool:
-        """Whether a plain requeue waits before it comes again."""
+        """Whether messages requeued by `basic.nack` or `basic.reject` wait for the retry delay."""
 
     @property
     def timeout_action(self) -> str:
-        """What becomes of a delivery whose deadline has passed."""
+        """What happens to a delivery after its deadline: `cancel`, `retry` or `dead-letter`."""
 
     def retry_delay_after(self, returns: int) -> int:
-        """Return how many milliseconds a message waits that has come back so often before."""
+        """Return the retry delay in milliseconds of a message that was requeued `returns` times before."""
 
 
 class DeliveryRules:
-    """Subclasses override what differs; `settings` and `wake` are always their own."""
+    """Subclasses override what differs from the defaults, and always `settings` and `wake`."""
 
     lost_reason = b"its consumer was lost"
-    """Why a message came back that a consumer had begun with, and said no more about."""
+    """Reason noted for a message whose consumer had begun with it and was lost before it settled it."""
 
     @property
     def settings(self) -> ReturnSettings:
@@ -48,75 +48,75 @@ class DeliveryRules:
     # turns
 
     def wake(self) -> None:
-        """Something changed that may let messages move."""
+        """Schedule a run of the deliverer."""
         raise NotImplementedError
 
     def before_turn(self) -> None:
-        """A turn begins: nothing is handed out yet."""
+        """Do what is due before messages are delivered in this turn."""
 
     @property
     def is_open(self) -> bool:
-        """Whether consumers are served at present."""
+        """Whether messages may be delivered to consumers at present."""
         return True
 
     def after_turn(self) -> None:
-        """Consumers have had what they had credit for."""
+        """Do what is due after messages were delivered in this turn."""
 
     # consumers
 
     def room_again(self) -> None:
-        """A consumer has settled something: there may be credit for more."""
+        """React to a settlement: a consumer may have credit again."""
 
     def consumer_left(self) -> None:
-        """A consumer is gone."""
+        """React to the removal of a consumer."""
 
     def shares(
         self, chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record]
     ) -> Iterable[tuple[Consumer, Sequence[Record]]]:
-        """Return who gets which of the records; there is credit for all of them."""
+        """Return which consumer gets which records; their credit is enough for all records."""
         shared = len({consumer.channel for consumer, _ in chosen}) < len(chosen)
-        return in_turns(chosen, records, whole=not shared)
+        return share_in_turns(chosen, records, whole=not shared)
 
-    # which messages are handed out, and how they look
+    # which messages are delivered, and with which headers
 
     def reach(self, count: int) -> tuple[int, int | None]:
-        """Return how many of the next `count` messages may be taken, and below which offset; None for any."""
+        """Return how many of the next `count` messages may be taken, and an offset they must be below."""
         return count, None
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether more can be taken once something is synced."""
+        """Whether more messages can be taken after the next sync."""
         return False
 
-    def living(self, records: list[Record]) -> list[Record]:
-        """Bury those of the records just taken that are dead; return the others."""
+    def deliverable(self, records: list[Record]) -> list[Record]:
+        """Dead-letter expired records among those just taken; return the others."""
         return records
 
-    def looks_at(self, count: int) -> bool:
-        """Return whether a rule must look at the next so many messages when they are taken."""
+    def must_inspect(self, count: int) -> bool:
+        """Return whether a rule must look at each of the next `count` messages when they are taken."""
         return False
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        """Return the content headers as consumers see them; `plain` is as they were published."""
+        """Return the content headers for delivery; `plain` holds the headers as published."""
         return plain
 
-    # what comes back, and what dies
+    # requeues and dead letters
 
     def why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
-        """Return the reason that is written down for messages that come back, if any."""
+        """Return the reason to note for requeued messages, or an empty string."""
         if wish is not None and wish.lost:
             return self.lost_reason if wish.counted else b""
         return b"no answer in time" if late else b""
 
-    def stale(self, count: int) -> None:
-        """So many settlements came too late, and had no effect."""
+    def count_late_settlements(self, count: int) -> None:
+        """Count settlements that came too late and had no effect."""
 
-    def has_letters(self) -> bool:
-        """Return whether messages that die may leave something."""
+    def leaves_dead_letters(self) -> bool:
+        """Return whether messages that die may leave a dead letter."""
         return False
 
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    def dead_letters_of(
+        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
-        """Return what a message leaves, and where; `tried` if it was delivered just now."""
+        """Return the dead letters of a message with their destinations; `attempted` if just delivered."""
         return ()

@@ -1,8 +1,8 @@
-"""Direct replies: answers that go straight to a channel, without a queue.
+"""Direct replies: replies that go straight to a channel, without a queue.
 
-A client consumes from the pseudo-queue `amq.rabbitmq.reply-to`, publishes requests that name it in reply-to,
-and whoever answers publishes to the default exchange with the name the broker put in its place. Nothing is
-stored: if the channel is gone, so is the answer.
+A client consumes from the pseudo-queue `amq.rabbitmq.reply-to` and publishes requests with this name in
+reply-to, which the broker replaces by a name for the channel. A reply is published to the default exchange
+with that name as its routing key. Nothing is stored: if the channel is closed, the reply is dropped.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NAME_BYTES: Final = NAME.encode()
 
 
 class Requester(Protocol):
-    """A channel, as far as it sends requests and consumes the replies."""
+    """What direct replies need of a channel that sends requests and consumes the replies."""
 
     counters: Counters
     next_tag: int
     reply_tag: str | None
-    """The tag of its consumer of direct replies."""
+    """The tag of the channel's consumer of direct replies."""
     reply_word: str
-    """What names the channel in the reply-to of its requests."""
+    """The channel's name within the reply-to of its requests."""
 
     @property
     def outlet(self) -> Outlet: ...
@@ -38,22 +38,22 @@ class DirectReplies:
 
     def __init__(self) -> None:
         self.channels: dict[str, Requester] = {}
-        """Channels that consume direct replies, by the word that names them."""
+        """Channels that consume direct replies, by their reply word."""
 
     def begin(self, channel: Requester) -> None:
-        """Replies to the word of this channel reach it from now on."""
+        """Deliver direct replies to this channel from now on."""
         self.channels[channel.reply_word] = channel
 
     def end(self, channel: Requester) -> None:
-        """No direct reply reaches this channel any more."""
+        """Deliver no more direct replies to this channel."""
         self.channels.pop(channel.reply_word, None)
 
     def exists(self, key: str) -> bool:
-        """Return whether somebody waits for replies with this routing key."""
+        """Return whether a channel waits for replies with this routing key."""
         return self._find(key) is not None
 
     def send(self, key: str, exchange: bytes, header: bytes, body: bytes) -> None:
-        """Deliver an answer, if somebody waits for it and reads what was sent."""
+        """Deliver a reply, if a channel waits for it and its client reads what was sent so far."""
         channel = self._find(key)
         if channel is None or channel.reply_tag is None or not channel.outlet.has_room_for_reply(len(body)):
             return
@@ -72,8 +72,8 @@ def is_reply_key(key: str) -> bool:
     return key.startswith(NAME + ".")
 
 
-def answerable(channel: Requester, header: bytes) -> bytes:
-    """Return a request's header with the broker's name for this channel in reply-to."""
+def with_reply_address(channel: Requester, header: bytes) -> bytes:
+    """Return a request's header with the channel's own name in reply-to."""
     if NAME_BYTES not in header:
         return header
     properties = canonical.decode(header)

@@ -1,10 +1,9 @@
-"""Values of field tables as RabbitMQ sees them: the names of types, how they print, when they are equal.
+"""Values of field tables as Erlang terms: type names, printed form, equality.
 
-Owns the correspondence between a decoded value and the Erlang term that stands for it in RabbitMQ, because
-clients match on texts that name a type or print a term, and because its rules of equality decide where a
-headers exchange routes. What an argument means is left to `arguments`. A decoded table does not keep the
-width of integers: they are called `signedint` if they fit 32 bits and `long` if not, as most clients send
-them. The rule: no recursion without a bound, because a peer may nest a table as deep as its frame is long.
+Clients match on texts that name a type or print a term, and Erlang's rules of equality decide where a headers
+exchange routes. The meaning of arguments is left to `arguments`. A decoded table does not keep the width of
+integers: they are called `signedint` if they fit 32 bits and `long` if not, as most clients send them. The
+rule: no recursion without a bound, because a peer may nest a table as deep as its frame is long.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PRINTABLE: Final = frozenset((*_ESCAPES, *range(32, 127), *range(160, 256)))
 
 
 def type_name(value: Value) -> str:
-    """What RabbitMQ calls the type: `longstr`, `signedint`, `long`, `bool`, `void` …"""
+    """Return RabbitMQ's name of a value's type: `longstr`, `signedint`, `long`, `bool`, `void` …"""
     for type_, name in _TYPES:
         if isinstance(value, type_):
             return name
@@ -55,12 +54,12 @@ def type_name(value: Value) -> str:
 
 
 def is_integer(value: Value) -> bool:
-    """Of one of the integer types: neither true nor a point in time is one."""
+    """Return whether a value has an integer type; booleans and timestamps do not count."""
     return isinstance(value, int) and not isinstance(value, bool | Timestamp)
 
 
 def quoted(text: str) -> str:
-    """A string as `~p` prints it: between quotes, or as a list of bytes if one of them does not print."""
+    """Return a string as `~p` prints it: in quotes, or as a list of bytes if one of them is not printable."""
     data = text.encode("utf-8", "surrogateescape")
     if _PRINTABLE.issuperset(data):
         return f'"{text.translate(_ESCAPES)}"'
@@ -68,7 +67,7 @@ def quoted(text: str) -> str:
 
 
 def as_term(value: Value, depth: int = PRINTED_DEPTH_MAX) -> str:
-    """As `~p` prints it; what is nested deeper than `depth` is left out.
+    """Return a value as `~p` prints it, without what is nested deeper than `depth`.
 
     >>> as_term("all"), as_term(True), as_term({"a": [1, 2.5]})
     ('<<"all">>', 'true', '[{<<"a">>,array,[{signedint,1},{double,2.5}]}]')
@@ -97,12 +96,12 @@ def as_term(value: Value, depth: int = PRINTED_DEPTH_MAX) -> str:
 
 
 def as_text(value: str | bytes | bytearray) -> str:
-    """RabbitMQ has binaries only; here a string and its bytes are one text."""
+    """Return a string or its bytes as text, because RabbitMQ knows only binaries."""
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
 def comparable(value: Value) -> Hashable:
-    """Equal for values that Erlang's `==` calls equal; inside tables and arrays the types must agree, too."""
+    """Return a key that is equal for values equal by Erlang's `==`; nested values need equal types, too."""
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, str | bytes | bytearray):
@@ -113,12 +112,12 @@ def comparable(value: Value) -> Hashable:
 
 
 def are_identical(one: Value, other: Value) -> bool:
-    """As Erlang's `=:=`: 1 is not 1.0."""
+    """Return whether two values are equal by Erlang's `=:=`: 1 is not 1.0."""
     return isinstance(one, float) == isinstance(other, float) and comparable(one) == comparable(other)
 
 
 def identity(table: Mapping[str, Value]) -> bytes:
-    """Equal for tables with the same fields of the same types; their order does not count.
+    """Return bytes that are equal for tables with equal fields of equal types, in any order.
 
     >>> identity({"a": 1, "b": True}) == identity({"b": True, "a": 1})
     True

@@ -1,4 +1,4 @@
-"""How many of the next messages are so and so many bytes, without reading them."""
+"""The number of messages that fit into a limit of bytes, counted without reading the messages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from leveret.storage.offset_ranges import first_of
 from leveret.storage.offset_set import Range
 
 COUNT_MAX: Final = 65_536
-"""So many are weighed at most: each of them is looked at."""
+"""Messages counted at most: each one costs time."""
 
 
-def within(log: Log, ranges: Iterable[Range], count: int, max_bytes: int) -> int:
-    """How many of the first `count` messages have bodies of no more bytes together; one at least."""
-    found = size = 0
-    for brief in log.briefs(first_of(ranges, min(count, COUNT_MAX))):
-        size += brief.body_bytes
-        if found and size > max_bytes:
+def fitting(log: Log, ranges: Iterable[Range], count: int, max_bytes: int) -> int:
+    """Return how many of the first `count` messages fit into `max_bytes` by their bodies; at least one."""
+    fitting_count = size = 0
+    for summary in log.summaries(first_of(ranges, min(count, COUNT_MAX))):
+        size += summary.body_bytes
+        if fitting_count and size > max_bytes:
             break
-        found += 1
-    return max(found, min(count, 1))
+        fitting_count += 1
+    return max(fitting_count, min(count, 1))

@@ -1,9 +1,9 @@
-"""Length limits: `x-max-length`, `x-max-length-bytes`, and what `x-overflow` does when they are reached.
+"""Length limits: `x-max-length`, `x-max-length-bytes`, and the action of `x-overflow` when they are reached.
 
-Only ready messages count; of bytes, also what is delayed, because it takes as much room. With drop-head the
-oldest go (to the dead letters, reason maxlen) once deliveries have had their chance; with reject-publish new
-ones are refused, which the channel turns into a nack. Others wait while messages are buried: so a turn drops
-no more than its share, and while the next turns drop the rest, a queue has and shows more than its limit.
+The limit of messages counts ready messages; the limit of bytes also counts delayed ones. With drop-head the
+oldest messages are dropped or dead-lettered (reason maxlen), after deliveries were made. With reject-publish
+new messages are refused, which the channel answers with a nack. Each turn drops a bounded share, because
+other clients wait meanwhile; until later turns drop the rest, a queue may hold and show more than its limit.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from leveret.storage.offset_set import Range
 from leveret.storage.records import Message, Record
 
 TURN_MESSAGES_MAX: Final = 2048
-"""So many are dropped from the head in one turn: about what a client can publish in it. A dead letter takes
-65 us, so that others wait an eighth of a second; a million of them took a minute, in which nobody was heard.
+"""Messages dropped from the head in one turn, about as many as a client can publish in a turn.
+
+A dead letter takes 65 us, so other clients wait an eighth of a second. Without this bound, dead-lettering a
+million messages blocked the broker for a minute.
 """
-EACH_BYTES: Final = 16 << 10
-"""Of larger ones so many bytes count as a message: a turn copies 32 MiB of them, or one."""
+BYTES_PER_MESSAGE: Final = 16 << 10
+"""Bytes that count as one message in `TURN_MESSAGES_MAX`: a turn copies 32 MiB of large messages, or one."""
 _AT_ONCE = 1024
 _READ_BYTES = 8 << 20
 
 
 class LengthLimit(Account):
-    """What a queue with a length limit has; a queue without one has none of it.
+    """The length limit of a queue, and the bytes that wait in it.
 
     `admit` is for queues that refuse publishes, `trim` for those that drop their oldest messages.
     """
@@ -40,12 +42,12 @@ class LengthLimit(Account):
         self._deliverer = deliverer
         self._broker = queue.broker
         self._left = TURN_MESSAGES_MAX
-        """How many may still be dropped from the head in this turn."""
+        """Messages that may still be dropped from the head in this turn."""
         self._is_overlong = False
-        """Whether more was over the limit than a turn could drop."""
+        """Whether the last turn left messages over the limit."""
         self._counts_bytes = False
         self.waiting_bytes = 0
-        """Of the bodies that are ready or delayed; kept only where there is a limit of them."""
+        """Bytes of the ready and delayed bodies; kept only if the queue has a limit of bytes."""
         self.settings_changed()
 
     def settings_changed(self) -> None:
@@ -54,17 +56,17 @@ class LengthLimit(Account):
             self.waiting_bytes = self.count_waiting_bytes()
         self._counts_bytes = counts_bytes
 
-    # the bytes that wait
+    # waiting bytes
 
     def bytes_of(self, ranges: Sequence[Range]) -> int:
-        """Return the size of these bodies, where bytes are limited; else 0.
+        """Return the size of these bodies if the queue has a limit of bytes; else 0.
 
-        Few are read, as others will be soon; of many, or of large ones, only the sizes.
+        Few small messages are read whole, because they are soon needed; otherwise only their sizes are read.
         """
         return self._body_bytes(ranges) if self._counts_bytes else 0
 
     def arrived(self, messages: Sequence[Message]) -> None:
-        """Messages have been appended: as many more go, or a queue that is behind would grow for ever."""
+        """Count appended messages; a queue that is over its limit may drop as many more."""
         if self._counts_bytes:
             self.waiting_bytes += sum(len(message.body) for message in messages)
         if self._is_overlong:
@@ -77,7 +79,7 @@ class LengthLimit(Account):
         self.waiting_bytes += size_bytes
 
     def returned(self, size_bytes: int) -> None:
-        """It may be too much; nobody is served before that is seen."""
+        """Count requeued messages, and drop messages over the limit before any consumer is served."""
         self.waiting_bytes += size_bytes
         self.trim()
 
@@ -86,7 +88,7 @@ class LengthLimit(Account):
             self.waiting_bytes -= sum(len(record.body) for record in records)
 
     def count_waiting_bytes(self) -> int:
-        """After a restart: reads what is ready or delayed, a piece at a time."""
+        """Return the bytes of ready and delayed bodies, read piece by piece after a restart."""
         total, waiting = 0, self._queue.cursor.waiting
         for start, stop in (*waiting.ready_ranges(), *waiting.delayed_ranges()):
             for piece in range(start, stop, _AT_ONCE):
@@ -99,13 +101,13 @@ class LengthLimit(Account):
         if count > _AT_ONCE or any(
             stop - start > 1 and log.reach(start, share) < stop for start, stop in ranges
         ):
-            return sum(brief.body_bytes for brief in log.briefs(ranges))
+            return sum(summary.body_bytes for summary in log.summaries(ranges))
         return sum(len(record.body) for record in log.read(ranges))
 
-    # where new messages are refused
+    # reject-publish: refuse new messages
 
     def admit(self, messages: Sequence[Message], append: Callable[[Sequence[Message]], None]) -> set[int]:
-        """Appends what there is room for, while consumers make more; returns which were refused."""
+        """Append messages while there is room, and let consumers make room; return the positions refused."""
         queue, counters = self._queue, self._broker.counters
         refused: set[int] = set()
         position = 0
@@ -121,16 +123,19 @@ class LengthLimit(Account):
                 append(messages[position : position + count])
                 position += count
             elif not self._counts_bytes:
-                rest = {at for at in range(position, len(messages)) if not queue.knows(messages[at])}
-                counters.deduplicated += len(messages) - position - len(rest)
-                return refused | rest
-            else:  # a smaller one may fit
+                unknown = {
+                    index for index in range(position, len(messages)) if not queue.knows(messages[index])
+                }
+                counters.deduplicated += len(messages) - position - len(unknown)
+                return refused | unknown
+            else:
+                # A later, smaller message may fit.
                 refused.add(position)
                 position += 1
         return refused
 
     def has_room(self, count: int, size_bytes: int) -> bool:
-        """Whether a queue that refuses takes so many messages at once, with bodies of this size."""
+        """Return whether there is room for `count` more messages with bodies of `size_bytes` in all."""
         settings = self._queue.settings
         if settings.max_length is not None and self._queue.ready + count > settings.max_length:
             return False
@@ -138,7 +143,7 @@ class LengthLimit(Account):
         return limit_bytes is None or self.waiting_bytes + size_bytes <= limit_bytes
 
     def _room(self, message: Message) -> int:
-        """How many messages can be appended now, beginning with this one; by bytes, one at a time."""
+        """Return how many messages can be appended now, from this one on; with a limit of bytes 0 or 1."""
         settings = self._queue.settings
         room = _AT_ONCE
         if settings.max_length is not None:
@@ -147,27 +152,27 @@ class LengthLimit(Account):
             return room
         return min(room, int(self.waiting_bytes + len(message.body) <= settings.max_length_bytes))
 
-    # where the oldest go
+    # drop-head: drop the oldest messages
 
     def trim(self) -> bool:
-        """Drops from the head what is over the limit, within the turn's share; whether something was."""
-        trimmed, most = False, 1
-        while self._left > 0 and (over := self._over(most)):
-            ranges, cost = over
-            if not dead_letters.bury(self._deliverer, ranges, Reason.MAXLEN, in_flight=False):
+        """Drop messages over the limit from the head, within the turn's share; return whether any were."""
+        trimmed, max_count = False, 1
+        while self._left > 0 and (next_drop := self._next_drop(max_count)):
+            ranges, cost = next_drop
+            if not dead_letters.dead_letter(self._deliverer, ranges, Reason.MAXLEN, in_flight=False):
                 break
             self._left -= cost
-            trimmed, most = True, min(2 * most, _AT_ONCE)
+            trimmed, max_count = True, min(2 * max_count, _AT_ONCE)
         return trimmed
 
     def expect(self, messages: Sequence[Message]) -> None:
-        """Let the turn drop so many messages more: a method must not see what these are too much."""
+        """Raise the turn's share by messages a client is about to append, before it looks at the queue."""
         self._left += _cost(len(messages), sum(len(message.body) for message in messages))
 
-    def leave_rest(self) -> None:
-        """The queue's turn is over: what is still too much is left to the next one.
+    def end_turn(self) -> None:
+        """End the queue's turn; messages still over the limit are left to the next turn.
 
-        A queue that could not write waits until that works, and is run then.
+        A queue that could not write runs again when writing works.
         """
         self._is_overlong = any(self._excess())
         self._left = TURN_MESSAGES_MAX
@@ -175,7 +180,7 @@ class LengthLimit(Account):
             self._broker.wake_later(self._deliverer)
 
     def _excess(self) -> tuple[int, int]:
-        """How many messages, and how many bytes, are too much, and can be dropped."""
+        """Return how many messages and how many bytes are over the limit and can be dropped."""
         settings, ready = self._queue.settings, self._queue.ready
         if not ready or settings.overflow != "drop-head":
             return 0, 0
@@ -184,28 +189,29 @@ class LengthLimit(Account):
         size_bytes = 0 if limit_bytes is None else self.waiting_bytes - limit_bytes
         return max(0, count), max(0, size_bytes)
 
-    def _over(self, most: int) -> tuple[list[Range], int] | None:
-        """What must go from the head next, and how much of the turn's share that takes.
+    def _next_drop(self, max_count: int) -> tuple[list[Range], int] | None:
+        """Return the ranges to drop next, and their cost in the turn's share; None if there are none.
 
-        Where bytes are too many, at most `most`, and with fewer bytes, until only one has to go: behind that
-        one an empty message stays.
+        Over the limit of bytes, these are up to `max_count` messages with fewer bytes than the excess, or one
+        message: so an empty message behind the last dropped one stays.
         """
         count, size_bytes = self._excess()
         if not count and not size_bytes:
             return None
-        left, left_bytes = self._left, self._left * EACH_BYTES
-        at_once = min(count, left, _AT_ONCE) if count else min(most, left)
-        if at_once == 1 or (count and not self._deliverer.rules.has_letters()):  # nobody need look at them
+        share, share_bytes = self._left, self._left * BYTES_PER_MESSAGE
+        at_once = min(count, share, _AT_ONCE) if count else min(max_count, share)
+        # A single message, or messages without dead letters, need not be read.
+        if at_once == 1 or (count and not self._deliverer.rules.leaves_dead_letters()):
             return first_of(self._queue.cursor.waiting.ready_ranges(), at_once), at_once
-        return self._head(at_once, left_bytes if count else min(size_bytes - 1, left_bytes))
+        return self._head(at_once, share_bytes if count else min(size_bytes - 1, share_bytes))
 
     def _head(self, count: int, max_bytes: int) -> tuple[list[Range], int]:
-        """The next so many, or fewer that have no more bytes together, but one at least; what they take."""
+        """Return the next `count` messages, or fewer within `max_bytes` but at least one, and their cost."""
         waiting, log = self._queue.cursor.waiting, self._queue.log
-        count = message_sizes.within(log, waiting.ready_ranges(), count, max_bytes)
+        count = message_sizes.fitting(log, waiting.ready_ranges(), count, max_bytes)
         ranges = first_of(waiting.ready_ranges(), count)
-        return ranges, _cost(count, sum(brief.body_bytes for brief in log.briefs(ranges)))
+        return ranges, _cost(count, sum(summary.body_bytes for summary in log.summaries(ranges)))
 
 
 def _cost(count: int, size_bytes: int) -> int:
-    return max(count, size_bytes // EACH_BYTES)
+    return max(count, size_bytes // BYTES_PER_MESSAGE)

@@ -1,8 +1,8 @@
-"""Looking into a queue: a consumer with `x-peek` is shown what is ready, and nothing about it changes.
+"""Peeking: a consumer with `x-peek` is sent the ready messages of a queue, and the queue does not change.
 
-Owns how far one consumer has looked, for each priority of the queue. Nothing is taken: there is no delivery
-count, no redelivered flag, no entry in the journal, and the queue does not count it among its consumers. An
-ack, or a nack with requeue, only makes room for more. The rule: the cursor of the queue is never written.
+Owns the position of one such consumer, for each priority of the queue. No message is taken: none gets a
+delivery count, a redelivered flag or a journal entry, and the queue does not count the consumer. An ack, or a
+nack with requeue, only makes room for more messages. The rule: the cursor of the queue is never written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import message_sizes
-from leveret.broker.queues.consumer import Consumer
 from leveret.broker.queues.deliverer import TURN_BYTES
 from leveret.broker.queues.queue_rules import QueueRules
 from leveret.broker.queues.read_only import ReadOnlySource
@@ -26,17 +25,15 @@ _BATCH: Final = 256
 
 
 class Peek(ReadOnlySource):
-    """`queue.peek()`; the consumer is attached when it is there."""
+    """`queue.peek()` makes one; the caller sets `consumer` afterwards."""
 
-    def __init__(self, queue: Destination, rules: QueueRules, *, ended: Callable[[Peek], object]) -> None:
-        """`ended` is called when nobody looks any more."""
-        super().__init__(queue.broker, queue.vhost, queue.name)
+    def __init__(self, queue: Destination, rules: QueueRules, *, ended: Callable[[], object]) -> None:
+        super().__init__(queue.broker, queue.vhost, queue.name, ended=ended)
         self.queue = queue
         self._rules = rules
-        self._ended = ended
         self.prioritised = rules.deliverer.prioritised
         self._positions = [0] * (queue.cursor.waiting.priorities + 1)
-        """For each priority: below this offset everything was shown that was ready then."""
+        """For each priority, the offset below which all ready messages were shown."""
 
     def __str__(self) -> str:
         return str(self.queue)
@@ -46,24 +43,24 @@ class Peek(ReadOnlySource):
         return not self.queue.deleted
 
     def next(self, count: int) -> list[Record]:
-        """Return up to `count` messages that were not shown, those of the highest priority first."""
+        """Return up to `count` messages not shown yet, highest priority first."""
         for priority in reversed(range(len(self._positions))):
             while ranges := self._ready(priority, min(count, _BATCH)):
                 self._positions[priority] = ranges[-1][1]
-                if alive := self._alive(self.queue.log.read(ranges)):
-                    return alive
+                if unexpired := self._unexpired(self.queue.log.read(ranges)):
+                    return unexpired
         return []
 
     def _ready(self, priority: int, count: int) -> list[Range]:
         waiting, position = self.queue.cursor.waiting, self._positions[priority]
         if count > 1:
-            count = message_sizes.within(
+            count = message_sizes.fitting(
                 self.queue.log, waiting.ready_of(priority, position), count, TURN_BYTES
             )
         return first_of(waiting.ready_of(priority, position), count)
 
-    def _alive(self, records: list[Record]) -> list[Record]:
-        """Leave out what has expired and waits behind a message that lives longer."""
+    def _unexpired(self, records: list[Record]) -> list[Record]:
+        """Leave out expired messages that wait behind a message which has not expired."""
         expiry = self._rules.expiry
         if not expiry.is_possible:
             return records
@@ -76,16 +73,6 @@ class Peek(ReadOnlySource):
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
         return self._rules.headers(records, plain)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        self._ended(self)
-
-    def end(self) -> None:
-        """The queue was deleted: the consumer is told."""
-        if self.consumer is not None:
-            self.consumer.channel.consumer_lost(self.consumer)
-            self.remove_consumer(self.consumer)
 
     def check_return(self, *, requeue: bool) -> None:
         if not requeue:

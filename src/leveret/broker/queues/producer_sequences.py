@@ -1,13 +1,13 @@
-"""Sequences of producers: which numbers of which producers are known, exactly and in bounded room.
+"""Sequences of producers: the known numbers of each producer, exactly and in bounded memory.
 
-A publisher that may have to send a message twice gives it a name (`x-producer`) and a number (`x-seq`). Known
-numbers are kept as a set of ranges per producer, not as the highest one: a 5 that was refused after a 6 was
-taken is not known. Two bounds: numbers more than `window` below a producer's highest are forgotten, and so
-are the producers that were heard of longest ago. What is forgotten counts as not known: a message may then be
-stored twice, none is ever lost. Whose sequences these are and how they last is left to `dedup`.
+A publisher that may have to send a message twice gives it a producer name (`x-producer`) and a number
+(`x-seq`). Known numbers are kept as a set of ranges per producer, not as the highest one: a 5 that was
+refused after a 6 was taken is not known. Two bounds apply: numbers more than `window` below a producer's
+highest are forgotten, and so are the producers heard of longest ago. Forgotten numbers count as unknown: a
+message may then be stored twice, none is ever lost. Storage is left to `deduplication`.
 
     entries    for each producer, the one heard of longest ago first:
-               u16 bytes of the name | u32 bytes of the set | name, UTF-8 | set (`storage.offsets`)
+               u16 bytes of the name | u32 bytes of the set | name, UTF-8 | set (`storage.offset_set`)
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ PRODUCERS_MAX: Final = 10_000
 PRODUCER_BYTES_MAX: Final = 255
 _ENTRY: Final = Struct("<HI")
 _PRODUCER: Final = b"\x0ax-producerS"
-"""Key and type, as they stand in a table."""
+"""Key and type as encoded in a table."""
 _SEQ: Final = b"\x05x-seql"
 _ID_BYTES: Final = 16
-"""At the end of a message id, in which those of one producer may differ."""
+"""Bytes at the end of a message id in which messages of one producer may differ."""
 _BEHIND_THE_ID: Final = (
     canonical.TIMESTAMP | canonical.TYPE | canonical.USER_ID | canonical.APP_ID | canonical.CLUSTER_ID
 )
 
 
 def sequence_of(header: bytes) -> tuple[bytes, int] | None:
-    """The producer and the number in a content header; None when it names none that can be judged.
+    """Return the producer and the number in a content header; None if it has no valid ones.
 
-    A message that has died before (`x-death`) is sent again on purpose, by whoever moves it back.
+    None also for a dead letter (`x-death`): a client that moves it back sends it again on purpose.
     """
     span = peek(header).headers
     if span is None or b"\x07x-death" in header:
         return None
-    first = leading(header, *span)
-    if first is not None:
-        producer, number, _ = first
+    leading = leading_sequence(header, *span)
+    if leading is not None:
+        producer, number, _ = leading
     else:
         headers = headers_of(header)
         name, value = headers.get("x-producer"), headers.get("x-seq")
@@ -57,38 +57,41 @@ def sequence_of(header: bytes) -> tuple[bytes, int] | None:
     return producer, number
 
 
-def leading(header: bytes, start: int, stop: int) -> tuple[bytes, int, int] | None:
-    """The producer and the number at the beginning of a headers table, and where they end.
+def leading_sequence(header: bytes, start: int, stop: int) -> tuple[bytes, int, int] | None:
+    """Return the producer, the number and where they end, if a headers table begins with them; else None.
 
-    That is where our own toolkit puts them: 0.6 us, to decode the table takes 3.5. None when it begins with
-    something else. What follows can say nothing else about them: of equal keys the first counts.
+    Leveret's client toolkit puts them first: 0.6 us, to decode the table takes 3.5. Later fields can't
+    contradict them: of equal keys the first counts.
     """
     if not header.startswith(_PRODUCER, start):
         return None
-    name = start + len(_PRODUCER) + 4
-    name_stop = name + int.from_bytes(header[name - 4 : name], "big")
-    number = name_stop + len(_SEQ)
-    if number + 8 > stop or not header.startswith(_SEQ, name_stop):
+    name_start = start + len(_PRODUCER) + 4
+    name_stop = name_start + int.from_bytes(header[name_start - 4 : name_start], "big")
+    number_start = name_stop + len(_SEQ)
+    number_stop = number_start + 8
+    if number_stop > stop or not header.startswith(_SEQ, name_stop):
         return None
-    return header[name:name_stop], int.from_bytes(header[number : number + 8], "big", signed=True), number + 8
+    number = int.from_bytes(header[number_start:number_stop], "big", signed=True)
+    return header[name_start:name_stop], number, number_stop
 
 
 def shape_of(header: bytes) -> bytes:
-    """What headers of one producer have in common: all but the number and the end of the message id.
+    """Return the shape of a header: all but the number and the end of the message id.
 
-    Where `is_like_others` holds for one of them, all of this shape mean the same: what differs is the
-    content of two values whose places and lengths are in the shape. Empty where there is no number. A shape
-    is never mistaken for a header, which begins with the class. 0.4 us; to read the header takes 2.
+    If `is_like_others` holds for one header, all headers of this shape have one meaning: they differ only in
+    two values whose places and lengths are in the shape. The shape is empty if the header has no number. A
+    shape is never mistaken for a header, which begins with the class. 0.4 us; to read the header takes 2.
     """
-    at = header.find(_SEQ)
-    return b"\xff" + header[12 : at + len(_SEQ)] + header[at + len(_SEQ) + 8 : -_ID_BYTES] if at >= 0 else b""
+    key = header.find(_SEQ)
+    number = key + len(_SEQ)
+    return b"\xff" + header[12:number] + header[number + 8 : -_ID_BYTES] if key >= 0 else b""
 
 
 def is_like_others(header: bytes) -> bool:
-    """Whether the number is where `shape_of` takes it to be, and the message id is last and long enough."""
+    """Return whether the number is where `shape_of` expects it, before a message id at the very end."""
     span = canonical.peek(header).headers
-    named = leading(header, *span) if span is not None else None
-    if named is None or named[2] != header.find(_SEQ) + len(_SEQ) + 8:
+    sequence = leading_sequence(header, *span) if span is not None else None
+    if sequence is None or sequence[2] != header.find(_SEQ) + len(_SEQ) + 8:
         return False
     message_id = canonical.decode(header).get("message_id")
     is_last = isinstance(message_id, str) and header.endswith(to_bytes(message_id))
@@ -105,7 +108,7 @@ class Sequences:
         self._known: OrderedDict[bytes, OffsetSet] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many producers are known."""
+        """Return the number of known producers."""
         return len(self._known)
 
     def has(self, producer: bytes, number: int) -> bool:
@@ -113,7 +116,7 @@ class Sequences:
         return known is not None and number in known
 
     def add(self, producer: bytes, ranges: Sequence[Range]) -> None:
-        """These are known from now on; what the bounds do not allow is forgotten."""
+        """Remember numbers of a producer, and forget what exceeds the bounds."""
         known = self._known.get(producer)
         if known is None:
             known = self._known[producer] = OffsetSet()
@@ -127,7 +130,7 @@ class Sequences:
             self._known.popitem(last=False)
 
     def remove(self, producer: bytes, ranges: Sequence[Range]) -> None:
-        """These are not known any more."""
+        """Forget numbers of a producer."""
         known = self._known.get(producer)
         if known is not None:
             known.remove_many(ranges)
@@ -138,7 +141,7 @@ class Sequences:
         self._known.clear()
 
     def encode(self) -> bytes:
-        """Everything that is known; the layout is drawn above."""
+        """Return all known sequences as entries."""
         return b"".join(encode_entry(producer, known) for producer, known in self._known.items())
 
 
@@ -148,7 +151,7 @@ def encode_entry(producer: bytes, known: OffsetSet) -> bytes:
 
 
 def decode_entries(data: bytes) -> Iterator[tuple[bytes, list[Range]]]:
-    """What `encode_entry` has made, one behind the other."""
+    """Yield producers with their ranges from entries that `encode_entry` made."""
     position = 0
     while position < len(data):
         name_bytes, set_bytes = _ENTRY.unpack_from(data, position)

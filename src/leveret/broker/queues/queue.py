@@ -1,8 +1,8 @@
-"""A queue: a destination whose messages go to one consumer each, and are gone when they are settled.
+"""A queue: a destination whose messages go to one consumer each, and are removed when they are settled.
 
-Owns what comes in, and what may be done with the queue as a whole. How messages go out is its deliverer's
-business, by its rules (`queue_rules`). What publishers send twice is left to `dedup`, what queries hold to
-`leases`.
+Owns the arrival of messages and the operations on the queue as a whole (purge, deletion, changed settings).
+Delivery belongs to the queue's deliverer and its rules (`queue_rules`), deduplication of publishes to
+`deduplication`, leases of queries to `leases`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from leveret.storage.records import PERSISTENT, Message
 
 
 class Queue(Destination):
-    """`queue.append(messages)`; `queue.deliverer` hands them out when something has changed."""
+    """`queue.append(messages)` stores messages; `queue.deliverer` delivers them."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Queue(Destination):
         )
         self.leases: Leases | None = None
         self.peeks: dict[Peek, None] = {}
-        """Those who only look at it, in the order in which they came."""
+        """Keys: consumers that peek into the queue, in the order in which they were added."""
         self.rules = QueueRules(self, watchers=self.peeks, is_held=lambda: self.is_held)
         self.deliverer = self.runs = self.rules.deliverer
         self.used()
@@ -76,11 +76,11 @@ class Queue(Destination):
 
     @property
     def paced(self) -> PacedQueue | None:
-        """Itself, while it has consumers that publishers may have to wait for."""
+        """The deliverer, while the queue has consumers that publishers may have to wait for."""
         return self.deliverer if self.consumers else None
 
     def used(self) -> None:
-        self.rules.disuse.restart()
+        self.rules.queue_ttl.restart()
 
     # settings
 
@@ -94,10 +94,10 @@ class Queue(Destination):
                     deadlines.allow(consumer, deadlines.timeout_us(self.settings))
         self.wake()
 
-    # in
+    # arrival of messages
 
     def as_kept(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Nothing in a queue that is not durable survives a restart."""
+        """Clear the persistent flag where the queue is not durable: its messages do not survive a restart."""
         if self.durable:
             return messages
         return [m._replace(flags=m.flags & ~PERSISTENT) if m.flags & PERSISTENT else m for m in messages]
@@ -123,7 +123,7 @@ class Queue(Destination):
         limit = self.rules.limit
         return super().admit(messages, append) if limit is None else limit.admit(messages, append)
 
-    # who consumes
+    # consumers and queries
 
     def add_consumer(self, consumer: Consumer) -> None:
         if consumer.exclusive and self.leases:
@@ -133,31 +133,31 @@ class Queue(Destination):
         self.wake()
 
     def peek(self) -> Peek:
-        """Return a source that only looks at the queue."""
-        peek = Peek(self, self.rules, ended=lambda each: self.peeks.pop(each, None))
+        """Return a source for a consumer that peeks into the queue."""
+        peek = Peek(self, self.rules, ended=lambda: self.peeks.pop(peek, None))
         self.peeks[peek] = None
         return peek
 
     def queries(self) -> Leases:
-        """What queries hold of it, kept account of from the first time on that one asks."""
+        """Return the leases of queries; make the register at the first call."""
         if self.leases is None:
             self.leases = Leases(self, self.deliverer)
         return self.leases
 
-    # as a whole
+    # the queue as a whole
 
     @property
     def is_held(self) -> bool:
-        """Whether a query or a batch has messages of it in its account."""
+        """Whether a query or a batch under way holds messages of the queue."""
         return bool(self.leases or self.hidden)
 
     @property
     def logs(self) -> list[Log]:
-        """All that the store keeps of it, with what it remembers of publishes and of queries."""
+        """All logs of the queue, including those of remembered publishes and of leases."""
         return super().logs if self.leases is None else [*super().logs, self.leases.log]
 
     def purge(self, *, who: bytes) -> int:
-        """Drops everything that is not in flight; returns how many messages that were."""
+        """Drop all messages that are not in flight; return their number."""
         waiting = self.cursor.waiting
         ranges = [*waiting.ready_ranges(), *waiting.delayed_ranges()]
         if ranges:
@@ -167,9 +167,9 @@ class Queue(Destination):
         return total(ranges)
 
     def close(self) -> None:
-        """It is deleted: its consumers are told, and nobody waits for its queries."""
+        """Cancel the consumers and the timers of a deleted queue."""
         self.deliverer.deleted = True
-        for key in product((self, self.deliverer), ("expiry", "disuse", "delayed", "prefetch")):
+        for key in product((self, self.deliverer), ("expiry", "queue_ttl", "delayed", "prefetch")):
             self.broker.timers.cancel(key)
         for consumer in self.consumers.clear():
             consumer.channel.consumer_lost(consumer)

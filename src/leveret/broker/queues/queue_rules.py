@@ -1,8 +1,7 @@
-"""The rules of a queue: what its deliverer asks before it hands a message out, and when one comes back.
+"""The rules of a queue, which its deliverer asks before it delivers a message and when one is returned.
 
-Owns the order in which the rules are applied. Each rule has a file of its own: `message_ttl`, `overflow`
-(length limits), `queue_ttl` (`x-expires`), `dead_letters`. The rules read their settings from
-`queue.settings`.
+Owns the order of the rules, which read `queue.settings`. Each rule has a file of its own: `message_ttl`,
+`overflow` (length limits), `queue_ttl` (`x-expires`), `dead_letters`.
 """
 
 from __future__ import annotations
@@ -19,17 +18,16 @@ from leveret.broker.queues.delivery_rules import DeliveryRules
 from leveret.broker.queues.message_ttl import Expiry
 from leveret.broker.queues.overflow import LengthLimit
 from leveret.broker.queues.queue_settings import QueueSettings
-from leveret.broker.queues.queue_ttl import Disuse
+from leveret.broker.queues.queue_ttl import QueueTtl
 from leveret.broker.vhosts.destination import Account, Destination
 from leveret.storage.records import Message, Record
 
 
 class QueueRules(DeliveryRules):
-    """`QueueRules(queue, ...).deliverer` hands out the messages of the queue."""
+    """`QueueRules(queue, ...).deliverer` delivers the messages of the queue."""
 
     def __init__(self, queue: Destination, *, watchers: Iterable[Runs], is_held: Callable[[], bool]) -> None:
-        """`watchers` look at the queue when its consumers have been served; `is_held` says whether a query
-        or a batch keeps it from being deleted."""
+        """`watchers` run after deliveries; `is_held` says whether the queue must not be deleted."""
         self._queue = queue
         self._watchers = watchers
         self._is_held = is_held
@@ -45,9 +43,9 @@ class QueueRules(DeliveryRules):
             prioritised=settings.max_priority > 0,
         )
         self.expiry = Expiry(queue, self.deliverer)
-        self.disuse = Disuse(queue, is_held)
+        self.queue_ttl = QueueTtl(queue, is_held)
         self.limit: LengthLimit | None = None
-        self._limit()
+        self._update_limit()
 
     def __str__(self) -> str:
         return str(self._queue)
@@ -57,13 +55,13 @@ class QueueRules(DeliveryRules):
         return self._queue.settings
 
     def settings_changed(self, before: QueueSettings) -> None:
-        self._limit()
+        self._update_limit()
         self.expiry.settings_changed()
         if self.settings.expires_ms != before.expires_ms:
-            self.disuse.settings_changed()
+            self.queue_ttl.settings_changed()
 
-    def _limit(self) -> None:
-        """A queue has a length limit, or it has none."""
+    def _update_limit(self) -> None:
+        """Make, update or remove the length limit, as the settings say."""
         if not self.settings.is_limited:
             self.limit = None
         elif self.limit is None:
@@ -86,12 +84,13 @@ class QueueRules(DeliveryRules):
             watcher.run()
         self._drop_expired_now()
         if self.limit is not None:
+            # After a trim, the queue has a new head.
             if self.limit.trim():
-                self._drop_expired_now()  # there is a new head
-            self.limit.leave_rest()
+                self._drop_expired_now()
+            self.limit.end_turn()
 
     def _drop_expired_now(self) -> None:
-        """Consumers have had their chance, so a message that lives for 0 ms is expired."""
+        """Drop expired messages after delivery, including those with a time to live of 0 ms."""
         if self.expiry.is_possible:
             self.expiry.drop_expired(before_us=self._queue.broker.now_us() + 1)
 
@@ -102,27 +101,27 @@ class QueueRules(DeliveryRules):
             self.wake()
 
     def consumer_left(self) -> None:
-        """An auto-delete queue goes with its last consumer."""
+        """Delete an auto-delete queue when its last consumer is removed."""
         queue = self._queue
-        self.disuse.restart()
+        self.queue_ttl.restart()
         self.wake()
         if queue.auto_delete and not self.deliverer.consumers and not self._is_held():
             queue.vhost.delete_queue(queue)
 
     # messages
 
-    def living(self, records: list[Record]) -> list[Record]:
+    def deliverable(self, records: list[Record]) -> list[Record]:
         if self.limit is not None:
             self.limit.taken(records)
         if self.expiry.is_possible:
-            records = self.expiry.living(records, before_us=self._queue.broker.turn_us)
+            records = self.expiry.unexpired(records, before_us=self._queue.broker.turn_us)
         return records
 
-    def looks_at(self, count: int) -> bool:
+    def must_inspect(self, count: int) -> bool:
         return self.settings.max_length_bytes is not None or self.expiry.is_ahead(count)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        """The content headers with the number of returns, from the second delivery on."""
+        """Return the content headers, with the delivery count of messages that were returned."""
         in_any_order = self.deliverer.prioritised
         if not redelivery_headers.counts(self._queue.cursor, records, in_any_order=in_any_order):
             return plain
@@ -131,13 +130,13 @@ class QueueRules(DeliveryRules):
     def _header(self, record: Record) -> bytes:
         cursor = self._queue.cursor
         count = cursor.returns.count(record.offset)
-        told = redelivery_headers.headers(cursor, record.offset, count, lost_reason=self.lost_reason)
-        return canonical.with_headers(record.header, told) if told else record.header
+        added_headers = redelivery_headers.headers(cursor, record.offset, count, lost_reason=self.lost_reason)
+        return canonical.with_headers(record.header, added_headers) if added_headers else record.header
 
-    def has_letters(self) -> bool:
+    def leaves_dead_letters(self) -> bool:
         return self.settings.dead_letter_exchange is not None
 
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    def dead_letters_of(
+        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
         return dead_letters.route(self._queue, record, reason)

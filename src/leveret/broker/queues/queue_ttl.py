@@ -1,8 +1,7 @@
-"""`x-expires`: a queue that nobody uses for so long is deleted.
+"""`x-expires`: a queue that is unused for this time is deleted.
 
-A consumer uses a queue for as long as it is there; a declaration, a get and a query that is heard of use it
-for a moment, from which the time begins again. The rule: a queue is not deleted while a query or a batch has
-messages of it.
+A queue is in use while it has a consumer. A declaration, a get and a request of a query restart the time. The
+rule: a queue is not deleted while a query or a batch holds messages of it.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ from collections.abc import Callable
 from leveret.broker.vhosts.destination import Destination
 
 
-class Disuse:
-    """`queue_ttl.restart()` when the queue is used; `is_held` says whether it must stay."""
+class QueueTtl:
+    """`restart()` is called when the queue is used; `is_held` says whether the queue must not be deleted."""
 
     def __init__(self, queue: Destination, is_held: Callable[[], bool]) -> None:
         self._queue = queue
         self._is_held = is_held
 
     def restart(self) -> None:
-        """The queue was used just now: its time begins again."""
+        """Restart the time, because the queue was used just now."""
         queue, timers = self._queue, self._queue.broker.timers
         expires_ms = queue.settings.expires_ms
         if expires_ms is None:
             return
         if queue.consumer_count:
-            timers.cancel((queue, "disuse"))
+            timers.cancel((queue, "queue_ttl"))
         else:
-            timers.set((queue, "disuse"), queue.broker.now_us() + 1000 * expires_ms, self._delete)
+            timers.set((queue, "queue_ttl"), queue.broker.now_us() + 1000 * expires_ms, self._delete)
 
     def settings_changed(self) -> None:
-        self._queue.broker.timers.cancel((self._queue, "disuse"))
+        self._queue.broker.timers.cancel((self._queue, "queue_ttl"))
         self.restart()
 
     def _delete(self) -> None:

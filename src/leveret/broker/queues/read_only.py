@@ -1,13 +1,12 @@
-"""A source that is only read: a stream's reader, and a consumer that peeks into a queue.
+"""A source that is only read: a reader of a stream, or a consumer that peeks into a queue.
 
-Owns one consumer and its credit, and what settlements mean there: nothing was taken, so nothing is settled,
-and an ack only makes room for more. What is shown, and whether a nack is refused, is left to the subclasses.
-The rule: no cursor is written.
+Owns one consumer and its credit. No message is taken, so no settlement reaches the store: an ack only makes
+room for more messages. Subclasses choose the messages and refuse returns. The rule: no cursor is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leveret.broker.atomic_changes import Work
 from leveret.broker.core import Core, Named
@@ -18,19 +17,21 @@ from leveret.storage.records import Record
 
 
 class ReadOnlySource(Source):
-    """A subclass says what is `next`, and refuses rejects in `check_return`."""
+    """Subclasses define `is_open` and `next`, and refuse rejects in `check_return`."""
 
-    def __init__(self, broker: Core, vhost: Named, name: str) -> None:
+    def __init__(self, broker: Core, vhost: Named, name: str, *, ended: Callable[[], object]) -> None:
+        """`ended` is called when the consumer is removed."""
         super().__init__(broker, vhost, name)
         self.consumer: Consumer | None = None
+        self._ended = ended
 
     @property
     def is_open(self) -> bool:
-        """Whether there is still something to be read from."""
+        """Whether the queue or stream still exists."""
         raise NotImplementedError
 
     def next(self, count: int) -> list[Record]:
-        """Return up to `count` messages that were not shown; none if the consumer must wait."""
+        """Return up to `count` messages not sent yet; an empty list if the consumer must wait."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -53,7 +54,14 @@ class ReadOnlySource(Source):
     def reject(
         self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
     ) -> None:
-        raise AssertionError("check_return refuses it")
+        raise AssertionError("check_return refuses every reject")
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumer = None
+        self._ended()
+
+    def end(self) -> None:
+        """Cancel the consumer, because the queue or stream was deleted."""
+        if self.consumer is not None:
+            self.consumer.channel.consumer_lost(self.consumer)
+            self.remove_consumer(self.consumer)

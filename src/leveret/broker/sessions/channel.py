@@ -1,10 +1,9 @@
-"""A channel: one ordered exchange between a session and the broker, in whatever protocol.
+"""A channel: one ordered exchange of requests and answers between a session and the broker, of any protocol.
 
-Owns what is numbered and counted for one such exchange: the tags of deliveries, the consumers and the credit
-that they share, and a transaction. Confirms and answers that wait until something is durable are `owed`, a
-part of the `ledger`. What comes in is in `publishing` (the hot path) and `settling`. The bytes that a client
-sees are made by the `Outlet`, the front's end of the channel. The rule: whatever ends a channel, everything
-it held goes back to its queue.
+A channel owns the delivery tags, the consumers and their shared credit, and an open transaction. `owed`, a
+part of the `ledger`, keeps the confirms and answers that wait for the disk. `publishing` (the hot path) and
+`settling` handle what the client sends. The `Outlet`, the front's end of the channel, makes the bytes that
+the client receives. The rule: whatever ends a channel, its unacked messages are requeued.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from leveret.broker.queues import deadlines
 from leveret.broker.queues.consumer import UNLIMITED, Consumer, Source, Wish
 from leveret.broker.queues.queue import Queue
 from leveret.broker.sessions.outlet import Deliveries, Outlet
-from leveret.broker.sessions.revoked_tags import Lapsed
+from leveret.broker.sessions.revoked_tags import RevokedTags
 from leveret.broker.sessions.session import Session
 from leveret.broker.sessions.transaction import Buffer
 from leveret.broker.sessions.unacked import Run, Unacked
@@ -41,37 +40,38 @@ class Channel:
         self.vhost = session.vhost
         self.counters = Counters()
         self.unacked: Unacked[Consumer] = Unacked()
-        self.lapsed = Lapsed()
+        self.revoked_tags = RevokedTags()
         self.consumers: dict[str, Consumer] = {}
-        """By tag. With a shared limit, whoever was served last is last: see `freed`."""
+        """Consumers by tag. With a shared limit, the consumer served last is last: see `return_credit`."""
         self.unannounced: dict[Consumer, None] = {}
-        """Consumers whose start is not answered yet, behind another answer: no delivery may overtake that."""
+        """Consumers whose consume-ok still waits. No delivery may be sent before the consume-ok."""
         self.getters: dict[Queue, Consumer] = {}
+        """By queue: the consumer object that stands for the channel's gets with acks."""
         self.watched: dict[Consumer, None] = {}
         """Consumers with deliveries that have a deadline."""
         self.next_tag = 1
         self.prefetch = 0
-        """Shared by its consumers; 0 for no limit."""
+        """The prefetch limit that all consumers of the channel share; 0 for no limit."""
         self.outstanding = 0
-        """Unsettled deliveries to its consumers."""
+        """Number of unacked deliveries to the channel's consumers."""
         self.owed = Owed(session.broker.ledger, self)
-        """Its confirms, if it is in confirm mode, and the answers that wait."""
+        """Confirms, if the channel is in confirm mode, and answers that wait for the disk."""
         self.transaction: Buffer | None = None
         self.reply_tag: str | None = None
-        """The tag of its consumer of direct replies."""
+        """The tag of the channel's consumer of direct replies."""
         self.reply_word = ""
-        """What names the channel in the reply-to of its requests."""
+        """The random name of the channel in the reply-to of its requests."""
         self.nack_reasons: dict[str, int] = {}
         self.closed = False
         session.channels[self] = None
 
     @property
     def user(self) -> User:
-        """Who has opened the channel."""
+        """The user who has opened the channel."""
         return self.session.user
 
     def label(self, tag: str) -> bytes:
-        """Return for the journal to whom a message was delivered."""
+        """Return the name of a consumer of this channel for a cursor's journal."""
         return to_bytes(f"{self.name} {tag}")[:255]
 
     @property
@@ -80,17 +80,17 @@ class Channel:
 
     @property
     def room(self) -> int:
-        """How many deliveries its consumers may be sent together."""
+        """Number of deliveries that the shared limit still allows."""
         return max(0, self.prefetch - self.outstanding) if self.prefetch else UNLIMITED
 
-    # what the ledger tells
+    # called by the ledger
 
     @property
     def is_gone(self) -> bool:
         return self.closed and not self.session.peer.is_open
 
     def all_answered(self) -> None:
-        """The client knows of all consumers: deliveries to them may follow."""
+        """Allow deliveries to all consumers: every consume-ok has been sent."""
         self.unannounced.clear()
         self.wake_consumers()
 
@@ -100,7 +100,7 @@ class Channel:
     # deliveries
 
     def deliver(self, consumer: Consumer, records: Sequence[Record]) -> int:
-        """Send messages to one of its consumers; return how many bytes of headers and bodies they have."""
+        """Send messages to a consumer of this channel; return the bytes of their headers and bodies."""
         source = consumer.source
         first_tag = self.next_tag
         count = len(records)
@@ -114,13 +114,14 @@ class Channel:
         dense = not source.prioritised and offsets[-1] - offsets[0] == count - 1
         ranges = [(offsets[0], offsets[-1] + 1)] if dense else ranges_of(offsets)
         if consumer.no_ack:
-            source.ack(ranges)  # and nobody has said so
+            # No `who`: the journal names a consumer only for acks that it sent.
+            source.ack(ranges)
             return size
         self.unacked.add(first_tag, ranges, consumer, now_us=self.broker.turn_us)
         consumer.account.outstanding += count
         self.outstanding += count
         if self.prefetch:
-            self._move_to_end(consumer)
+            self._serve_last(consumer)
         deadlines.watch(consumer, first_tag, count)
         return size
 
@@ -137,18 +138,18 @@ class Channel:
             own.delivered += count
             others.delivered += count
         if any(redelivered):
-            again = sum(redelivered)
-            own.redelivered += again
-            others.redelivered += again
+            redelivered_count = sum(redelivered)
+            own.redelivered += redelivered_count
+            others.redelivered += redelivered_count
 
-    def _move_to_end(self, consumer: Consumer) -> None:
-        """A consumer was served within the shared limit: it is the last one to be served again."""
+    def _serve_last(self, consumer: Consumer) -> None:
+        """Move a consumer to the end of the order in which consumers get shared credit."""
         served = self.consumers.pop(consumer.tag, None)
         if served is not None:
             self.consumers[consumer.tag] = served
 
-    def hold(self, consumer: Consumer, offset: int) -> int:
-        """Return the tag of a message that was handed to a `get` and will be acked."""
+    def tag_for_get(self, consumer: Consumer, offset: int) -> int:
+        """Return a new tag for the message of a `get`, which is unacked from now on if it needs an ack."""
         tag = self.next_tag
         self.next_tag += 1
         if not consumer.no_ack:
@@ -158,40 +159,41 @@ class Channel:
         return tag
 
     def getter(self, queue: Queue, *, no_ack: bool) -> Consumer:
-        """Return what stands for the channel's gets from a queue."""
+        """Return the consumer object that stands for the channel's gets from a queue."""
         if no_ack:
             return Consumer(self, queue.deliverer, "", no_ack=True)
-        found = self.getters.get(queue)
-        if found is None:
-            self.getters = {each: getter for each, getter in self.getters.items() if not each.deleted}
-            timeout_us = deadlines.timeout_us(queue.settings)
-            found = self.getters[queue] = Consumer(self, queue.deliverer, "", timeout_us=timeout_us)
-        elif found.timeout_us != (timeout_us := deadlines.timeout_us(queue.settings)):
-            deadlines.allow(found, timeout_us)
-        return found
+        timeout_us = deadlines.timeout_us(queue.settings)
+        getter = self.getters.get(queue)
+        if getter is None:
+            for deleted_queue in [known for known in self.getters if known.deleted]:
+                del self.getters[deleted_queue]
+            getter = self.getters[queue] = Consumer(self, queue.deliverer, "", timeout_us=timeout_us)
+        elif getter.timeout_us != timeout_us:
+            deadlines.allow(getter, timeout_us)
+        return getter
 
     def take_back(self, source: Source, tags: Sequence[Range]) -> list[Run[Consumer]]:
-        """Take tags back, whatever the client says of them later; return the deliveries that they were."""
+        """Revoke tags, so that later settlements of them have no effect; return their deliveries."""
         taken: list[Run[Consumer]] = []
         for start, stop in tags:
             taken += self.unacked.take_within(start, stop)
             if self.transaction is not None:
                 withdrawn = self.transaction.withdraw(start, stop)
-                source.stale(sum(map(len, withdrawn)))
+                source.count_late_settlements(sum(map(len, withdrawn)))
                 taken += withdrawn
-        self.lapsed.add(source, tags)
-        freed: Counter[Consumer] = Counter()
+        self.revoked_tags.add(source, tags)
+        counts: Counter[Consumer] = Counter()
         for run in taken:
-            freed[run.holder] += len(run)
-        for holder, count in freed.items():
-            self.freed(holder, count)
+            counts[run.holder] += len(run)
+        for holder, count in counts.items():
+            self.return_credit(holder, count)
         return taken
 
-    def freed(self, consumer: Consumer, count: int) -> None:
-        """So many deliveries are no longer outstanding: there is credit for more.
+    def return_credit(self, consumer: Consumer, count: int) -> None:
+        """Return the credit of `count` deliveries that are no longer unacked, and wake the sources.
 
-        A limit that consumers share is offered to all of their queues, in turns. The queue that has room
-        again because of its own consumer has no advantage: otherwise it would be the only one served.
+        Credit within the shared limit is offered to the sources of all consumers in turn. If the source of
+        this consumer came first, it would be the only one served.
         """
         consumer.account.outstanding -= count
         if not consumer.is_getter:
@@ -212,54 +214,54 @@ class Channel:
         self.offer_room()
 
     def offer_room(self) -> None:
-        """There may be room within the shared limit: all sources of the channel are offered it, in turns."""
+        """Offer credit within the shared limit to all sources of the channel, in turn."""
         for source in self.sources():
             source.unblock(self)
             source.wake()
 
     def sources(self) -> list[Source]:
-        """Return what its consumers consume from, each once, in the order of the consumers."""
+        """Return the sources that the channel's consumers read, each once, in the order of the consumers."""
         return list(dict.fromkeys(consumer.source for consumer in self.consumers.values()))
 
     def has_consumer(self, tag: str) -> bool:
         return tag in self.consumers or tag == self.reply_tag
 
     def add_consumer(self, consumer: Consumer, *, ticket: int = 0) -> None:
-        """`ticket` must be safe before the client is told that it consumes."""
+        """Add a consumer; the consume-ok may be sent once `ticket` is safe."""
         self.consumers[consumer.tag] = consumer
         if self.owed.has_answers or ticket > self.broker.store.safe_ticket:
             self.unannounced[consumer] = None
 
     def wake_consumers(self) -> None:
-        """There may be room for deliveries again, from the next turn on."""
+        """Schedule the consumers' sources for the next turn: the client may have room again."""
         for consumer in self.consumers.values():
             self.broker.wake_later(consumer.source)
 
     def cancel(self, consumer: Consumer) -> None:
-        """The client cancels: what is in flight stays in flight."""
+        """Remove a consumer at the client's request; its unacked deliveries stay in flight."""
         self.consumers.pop(consumer.tag, None)
         consumer.source.remove_consumer(consumer)
 
     def cancel_replies(self) -> None:
-        """No direct reply reaches the channel any more."""
+        """End the channel's consumer of direct replies."""
         self.reply_tag = None
         self.broker.replies.end(self)
 
     def consumer_lost(self, consumer: Consumer) -> bool:
-        """The broker cancels; False if the client can't be told."""
+        """Remove a consumer that the broker has ended; return False if the client can't be told."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
         return not self.closed and self.outlet.cancel(consumer)
 
     def note_nack(self, reason: str, count: int) -> None:
-        """Note why publishes were refused, for those who ask."""
+        """Count refused publishes by reason, for the views and the log."""
         self.nack_reasons[reason] = self.nack_reasons.get(reason, 0) + count
         self.broker.note_nack(self, reason, count)
 
     # the end
 
     def close(self) -> None:
-        """Give back everything it held. Publishes take effect; confirms that are not safe yet are void."""
+        """Append the channel's publishes and requeue its unacked messages; send no confirms any more."""
         if self.closed:
             return
         self.broker.flush()

@@ -1,6 +1,6 @@
-"""What sessions and channels, and the operations on them, need of the broker: publishes, replies, names.
+"""The part of the broker that sessions and channels use: publishes, direct replies, random names.
 
-They are given a `Broker` and know no more of it than `ClientCore` says, so that none of them imports it.
+Sessions and channels are given a `Broker`, but they know only `ClientCore` and so need not import `broker`.
 """
 
 from __future__ import annotations
@@ -14,34 +14,29 @@ from leveret.broker.vhosts.destination import Destination
 from leveret.storage.records import Message
 
 S = TypeVar("S")
-"""The sessions of the broker."""
+"""The type of the broker's sessions."""
 C = TypeVar("C", contravariant=True)
-"""Their channels."""
+"""The type of the sessions' channels."""
 
 
 class ClientCore(DefiningCore, Protocol[S, C]):
-    """The broker, as its sessions and channels know it."""
+    """The part of the broker that sessions and channels use; `broker.Broker` documents the methods."""
 
     replies: DirectReplies
     flushed: dict[S, None]
-    """Sessions whose fronts have something to be written."""
+    """Sessions whose fronts have output to be written."""
     blocked: str | None
-    """Why publishers are held back at present."""
+    """Why publishers are held back at present, or None."""
 
     def token(self) -> str:
         """Return a random name."""
 
-    def enqueue(self, queue: Destination, messages: list[Message], channel: C) -> None:
-        """Append messages to a queue at the end of the turn."""
+    def enqueue(self, queue: Destination, messages: list[Message], channel: C) -> None: ...
 
-    def append_at_once(self, queue: Destination, messages: Sequence[Message], channel: C) -> None:
-        """Append messages to a queue now."""
+    def append_at_once(self, queue: Destination, messages: Sequence[Message], channel: C) -> None: ...
 
-    def note_nack(self, channel: C, reason: str, count: int) -> None:
-        """So many publishes of a channel were refused."""
+    def note_nack(self, channel: C, reason: str, count: int) -> None: ...
 
-    def forget_channel(self, channel: C) -> None:
-        """The channel is closed."""
+    def forget_channel(self, channel: C) -> None: ...
 
-    def forget_session(self, session: S) -> None:
-        """The client is gone."""
+    def forget_session(self, session: S) -> None: ...

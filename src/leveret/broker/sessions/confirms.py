@@ -1,9 +1,9 @@
-"""Publisher confirms of one channel: what is owed, and when it is paid.
+"""Publisher confirms of one channel: their sequence numbers, and which of them can be sent.
 
-Owns the sequence numbers. A publish is owed an ack under the ticket of the sync that makes it safe (0 when
-there is nothing to wait for), or a nack; both go out in the order of the publishes, so that all acks between
-two nacks are one confirm with `multiple`. What can't be undone (`done`) waits for its ticket however often
-writing fails. When to look is left to the broker: after every turn, every sync.
+A publish waits for an ack until the ticket of its sync is safe (ticket 0 waits for nothing), or for a nack.
+Confirms go out in the order of the publishes, so all acks between two nacks are one confirm with `multiple`.
+A publish that can't be undone (`done`) waits for its ticket however often writing fails. The ledger calls
+`release` after every turn and every sync.
 The rule: every publish is acked or nacked exactly once, and no ack goes out before its ticket is safe.
 """
 
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 
 @dataclass(slots=True)
-class _Owed:
-    """The publishes up to `last`, from the one after the entry before."""
+class _Waiting:
+    """Publishes with one outcome: from the one after the previous entry up to the number `last`."""
 
     last: int
     ticket: int
@@ -25,7 +25,7 @@ class _Owed:
 
 
 class Confirm(NamedTuple):
-    """What can be said of the publish with the number `last`; with `multiple`, of those before it, too."""
+    """An ack or nack of the publish with the number `last`; with `multiple`, also of all before it."""
 
     last: int
     nack: bool
@@ -33,60 +33,61 @@ class Confirm(NamedTuple):
 
 
 class Confirms:
-    """`confirms.expect(3, ticket)`; later `confirms.release(safe_ticket)` says what can be confirmed."""
+    """`confirms.expect(3, ticket)`; later `confirms.release(safe_ticket)` returns the confirms to send."""
 
-    __slots__ = ("_owed", "_paid", "acked", "last")
+    __slots__ = ("_confirmed", "_waiting", "acked", "last")
 
     def __init__(self) -> None:
-        self._owed: deque[_Owed] = deque()
-        self._paid = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._confirmed = 0
+        """The number of the last publish that was acked or nacked."""
         self.last = 0
         """The number of the last publish."""
         self.acked = 0
-        """How many publishes were acked."""
+        """Number of publishes that were acked."""
 
     def __len__(self) -> int:
-        """How many publishes are neither acked nor nacked."""
-        return self.last - self._paid
+        """Return the number of publishes that are neither acked nor nacked."""
+        return self.last - self._confirmed
 
     def expect(self, count: int, ticket: int, *, done: bool = False) -> None:
-        """So many publishes are acked once the ticket is safe; what can't be undone is `done`."""
-        self._owe(count, ticket, nack=False, done=done)
+        """Add publishes that are acked once the ticket is safe; `done` if they can't be undone."""
+        self._add(count, ticket, nack=False, done=done)
 
     def refuse(self, count: int) -> None:
-        """So many publishes are nacked."""
-        self._owe(count, 0, nack=True, done=False)
+        """Add publishes that are nacked."""
+        self._add(count, 0, nack=True, done=False)
 
     def fail(self, safe_ticket: int) -> int:
-        """Nacks everything that waits for a ticket that is not safe; returns how many publishes that are."""
+        """Nack the publishes whose ticket is not safe, except those that are `done`; return their number."""
         failed = 0
-        before = self._paid
-        for entry in self._owed:
+        previous_last = self._confirmed
+        for entry in self._waiting:
             if entry.ticket > safe_ticket and not entry.done:
-                failed += entry.last - before
+                failed += entry.last - previous_last
                 entry.ticket, entry.nack = 0, True
-            before = entry.last
+            previous_last = entry.last
         return failed
 
     def release(self, safe_ticket: int) -> list[Confirm]:
-        """Return what can be confirmed now, in the order of the publishes."""
+        """Return the confirms that can be sent now, in the order of the publishes."""
         confirms: list[Confirm] = []
-        owed = self._owed
-        while owed and owed[0].ticket <= safe_ticket:
-            entry = owed.popleft()
-            while owed and owed[0].nack == entry.nack and owed[0].ticket <= safe_ticket:
-                entry = owed.popleft()
-            count = entry.last - self._paid
+        waiting = self._waiting
+        while waiting and waiting[0].ticket <= safe_ticket:
+            entry = waiting.popleft()
+            while waiting and waiting[0].nack == entry.nack and waiting[0].ticket <= safe_ticket:
+                entry = waiting.popleft()
+            count = entry.last - self._confirmed
             confirms.append(Confirm(entry.last, entry.nack, count > 1))
             if not entry.nack:
                 self.acked += count
-            self._paid = entry.last
+            self._confirmed = entry.last
         return confirms
 
-    def _owe(self, count: int, ticket: int, *, nack: bool, done: bool) -> None:
+    def _add(self, count: int, ticket: int, *, nack: bool, done: bool) -> None:
         self.last += count
-        before = self._owed[-1] if self._owed else None
-        if before and before.ticket == ticket and before.nack == nack and before.done == done:
-            before.last = self.last
+        newest = self._waiting[-1] if self._waiting else None
+        if newest and newest.ticket == ticket and newest.nack == nack and newest.done == done:
+            newest.last = self.last
         else:
-            self._owed.append(_Owed(self.last, ticket, nack, done))
+            self._waiting.append(_Waiting(self.last, ticket, nack, done))

@@ -1,8 +1,8 @@
-"""How a client begins to consume, gets a single message, and asks for everything again.
+"""Consume, cancel, get and recover, as a channel's client requests them.
 
-Owns which kind of consumer it becomes: one of a queue, one that only looks at a queue, a reader of a stream,
-or a member of a group. Rights are checked here. How the client asks, and how it is answered, is left to the
-fronts. The rule: a consumer is known to its channel and to its source, or to neither.
+This module checks permissions and chooses the kind of consumer: of a queue, a peek at a queue, a reader of a
+stream, or a member of a group. The fronts decode the requests and encode the answers. The rule: a consumer is
+registered with both its channel and its source, or with neither.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from leveret.broker.sessions.channel import Channel
 
 
-class Wanted(NamedTuple):
-    """What a client asks for when it begins to consume."""
+class ConsumeRequest(NamedTuple):
+    """A client's request to begin consuming."""
 
     source: str
     """The name of a queue, a stream, or, for a member of a group, a topic."""
@@ -40,8 +40,8 @@ class Wanted(NamedTuple):
     arguments: Mapping[str, Value] = {}
 
 
-class Got(NamedTuple):
-    """A message that was handed out for a `get`."""
+class GetResult(NamedTuple):
+    """The message that a `get` returns."""
 
     tag: int
     exchange: bytes
@@ -50,80 +50,80 @@ class Got(NamedTuple):
     body: bytes
     redelivered: bool
     left: int
-    """How many messages are ready behind it."""
+    """Number of messages that are ready behind this one."""
 
 
-def consume(channel: Channel, wanted: Wanted) -> int:
-    """Begin; return the ticket that must be safe before the client is told so."""
-    if "x-group" in wanted.arguments:
-        return _join(channel, wanted)
-    queue = readable_queue(channel, wanted.source)
+def consume(channel: Channel, request: ConsumeRequest) -> int:
+    """Start a consumer; return the ticket that must be safe before the client is told."""
+    if "x-group" in request.arguments:
+        return _join(channel, request)
+    queue = readable_queue(channel, request.source)
     stream = channel.vhost.streams.get(queue.name)
     if stream is not None:
-        _read(channel, wanted, stream)
+        _read(channel, request, stream)
         return 0
     own = {"queue": queue.name, "vhost": channel.vhost.name, "queue_type": queue.settings.queue_type}
-    arguments.check_consumer(wanted.arguments, **own)
-    if wanted.arguments.get(peeking.ARGUMENT):
-        _peek(channel, wanted, channel.vhost.plain_queues[queue.name])
+    arguments.check_consumer(request.arguments, **own)
+    if request.arguments.get(peeking.ARGUMENT):
+        _peek(channel, request, channel.vhost.plain_queues[queue.name])
     else:
-        _take_from(channel, wanted, channel.vhost.plain_queues[queue.name])
+        _take_from(channel, request, channel.vhost.plain_queues[queue.name])
     return 0
 
 
-def _take_from(channel: Channel, wanted: Wanted, queue: Queue) -> None:
+def _take_from(channel: Channel, request: ConsumeRequest, queue: Queue) -> None:
     where = {"queue": queue.name, "vhost": channel.vhost.name}
-    timeout_ms = arguments.consumer_timeout_ms(wanted.arguments, **where)
+    timeout_ms = arguments.consumer_timeout_ms(request.arguments, **where)
     channel.broker.bring_up_to_date(queue)
     consumer = Consumer(
         channel,
         queue.deliverer,
-        wanted.tag,
-        no_ack=wanted.no_ack,
-        exclusive=wanted.exclusive,
-        prefetch=wanted.prefetch,
-        priority=arguments.consumer_priority(wanted.arguments, **where),
+        request.tag,
+        no_ack=request.no_ack,
+        exclusive=request.exclusive,
+        prefetch=request.prefetch,
+        priority=arguments.consumer_priority(request.arguments, **where),
         timeout_us=deadlines.timeout_us(queue.settings, timeout_ms),
         has_own_timeout=timeout_ms is not None,
-        marks_begun=arguments.marks_begun(wanted.arguments),
+        marks_begun=arguments.marks_begun(request.arguments),
     )
     queue.add_consumer(consumer)
     channel.add_consumer(consumer)
 
 
-def _read(channel: Channel, wanted: Wanted, stream: Stream) -> None:
-    """Read a stream, from where the consumer likes."""
+def _read(channel: Channel, request: ConsumeRequest, stream: Stream) -> None:
+    """Read a stream from the position in the consumer's arguments."""
     where = {"queue": stream.name, "vhost": channel.vhost.name}
-    arguments.check_consumer(wanted.arguments, queue_type="stream", **where)
-    position = positions.of_consumer(wanted.arguments, **where)
-    _check_credit(wanted, stream)
+    arguments.check_consumer(request.arguments, queue_type="stream", **where)
+    position = positions.of_consumer(request.arguments, **where)
+    _check_credit(request, stream)
     channel.broker.flush()
-    reader = stream.reader(position.in_(stream))
-    reader.consumer = Consumer(channel, reader, wanted.tag, prefetch=wanted.prefetch)
+    reader = stream.reader(position.offset_in(stream))
+    reader.consumer = Consumer(channel, reader, request.tag, prefetch=request.prefetch)
     channel.add_consumer(reader.consumer)
     reader.wake()
 
 
-def _peek(channel: Channel, wanted: Wanted, queue: Queue) -> None:
-    """Look at a queue, and take nothing."""
+def _peek(channel: Channel, request: ConsumeRequest, queue: Queue) -> None:
+    """Send a queue's messages without taking them."""
     channel.broker.flush()
     peek = queue.peek()
-    peek.consumer = Consumer(channel, peek, wanted.tag, no_ack=wanted.no_ack, prefetch=wanted.prefetch)
+    peek.consumer = Consumer(channel, peek, request.tag, no_ack=request.no_ack, prefetch=request.prefetch)
     channel.add_consumer(peek.consumer)
     peek.wake()
 
 
-def _check_credit(wanted: Wanted, stream: Stream) -> None:
-    """Streams are never empty: who reads them must say how much at a time, and settle."""
-    if not wanted.prefetch:
+def _check_credit(request: ConsumeRequest, stream: Stream) -> None:
+    """Raise unless the consumer has a prefetch limit and acks: a stream is never empty."""
+    if not request.prefetch:
         raise PreconditionFailed(f"consumer prefetch count is not set for '{stream}'")
-    if wanted.no_ack:
+    if request.no_ack:
         raise stream.not_supported("automatic acknowledgement")
 
 
-def _join(channel: Channel, wanted: Wanted) -> int:
+def _join(channel: Channel, request: ConsumeRequest) -> int:
     """Consume a stream or a topic as a member of a group."""
-    table, subject, name = wanted.arguments, wanted.source, wanted.arguments["x-group"]
+    table, subject, name = request.arguments, request.source, request.arguments["x-group"]
     if not isinstance(name, str):
         raise PreconditionFailed(f"x-group is of type {type_name(name)}; it must be a group's name")
     if "x-stream-offset" in table:
@@ -139,14 +139,15 @@ def _join(channel: Channel, wanted: Wanted) -> int:
         raise PreconditionFailed(
             "x-group-start must be first, last, an offset, a timestamp, or how long ago, like 1h"
         )
-    for each in {subject, *(stream.name for stream in topics.streams_of(channel.vhost, subject))}:
-        channel.session.check_access("read", "queue", each)
-    _check_credit(wanted, topics.streams_of(channel.vhost, subject)[0])
+    streams = topics.streams_of(channel.vhost, subject)
+    for readable_name in {subject, *(stream.name for stream in streams)}:
+        channel.session.check_access("read", "queue", readable_name)
+    _check_credit(request, streams[0])
     channel.broker.flush()
     user, group_settings = channel.session.user, settings.of_arguments(table)
     group = channel.vhost.groups.open(subject, name, group_settings, user=user, start=start)
     marks_begun = arguments.marks_begun(table)
-    member = Member(channel, group, wanted.tag, prefetch=wanted.prefetch, marks_begun=marks_begun)
+    member = Member(channel, group, request.tag, prefetch=request.prefetch, marks_begun=marks_begun)
     ticket = channel.broker.store.ticket
     channel.add_consumer(member, ticket=ticket)
     group.join(member)
@@ -154,7 +155,7 @@ def _join(channel: Channel, wanted: Wanted) -> int:
 
 
 def consume_replies(channel: Channel, tag: str, *, no_ack: bool) -> None:
-    """Begin to consume direct replies."""
+    """Start the channel's consumer of direct replies."""
     if channel.reply_tag is not None:
         raise PreconditionFailed("reply consumer already set")
     if not no_ack:
@@ -165,7 +166,7 @@ def consume_replies(channel: Channel, tag: str, *, no_ack: bool) -> None:
 
 
 def cancel(channel: Channel, tag: str) -> None:
-    """End a consumer of this channel, if there is one with this tag. What it holds, it may still settle."""
+    """End the channel's consumer with this tag, if it exists; its unacked messages may still be settled."""
     if channel.reply_tag is not None and channel.reply_tag == tag:
         channel.cancel_replies()
         return
@@ -175,10 +176,10 @@ def cancel(channel: Channel, tag: str) -> None:
         channel.cancel(consumer)
 
 
-def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[Got | None], bytes]) -> None:
-    """Answer with one message of a queue, or with None if it has none that is ready.
+def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[GetResult | None], bytes]) -> None:
+    """Answer with one message of a queue, or with None if no message is ready.
 
-    Messages that may be handed out only after a sync are ready, too: the answer waits for that.
+    If all ready messages may be delivered only after the next sync, the answer waits for the sync.
     """
     readable_queue(channel, name)
     queue = channel.vhost.plain_queue(name, what="basic.get")
@@ -191,21 +192,22 @@ def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[Got | No
         getter = channel.getter(queue, no_ack=no_ack)
         taken, records = _next_alive(queue, getter)
         if not taken and queue.ready:
-            return None  # all of it is at or above the durable mark
-        got = _hand_out(channel, queue, getter, records) if records else None
+            # All ready messages are at or above the durable mark.
+            return None
+        result = _hand_out(channel, queue, getter, records) if records else None
         queue.wake()
-        return encode(got)
+        return encode(result)
 
     channel.owed.answer_with(attempt)
 
 
-def _hand_out(channel: Channel, queue: Queue, getter: Consumer, records: Sequence[Record]) -> Got:
-    """Give the one message that was taken to the channel."""
+def _hand_out(channel: Channel, queue: Queue, getter: Consumer, records: Sequence[Record]) -> GetResult:
+    """Return the taken message as a result with a new tag; ack it if the client does not."""
     (record,) = records
     if queue.rules.expiry.is_possible:
         queue.rules.expiry.drop_expired(before_us=channel.broker.now_us() + 1)
-    tag = channel.hold(getter, record.offset)
-    got = Got(
+    tag = channel.tag_for_get(getter, record.offset)
+    result = GetResult(
         tag,
         record.exchange,
         record.routing_key,
@@ -214,16 +216,16 @@ def _hand_out(channel: Channel, queue: Queue, getter: Consumer, records: Sequenc
         queue.deliverer.redelivered(records)[0],
         queue.ready,
     )
-    _count_got(channel, queue, got, no_ack=getter.no_ack)
+    _count_get(channel, queue, result, no_ack=getter.no_ack)
     if getter.no_ack:
         queue.deliverer.ack([(record.offset, record.offset + 1)])
-    return got
+    return result
 
 
-def _count_got(channel: Channel, queue: Queue, got: Got, *, no_ack: bool) -> None:
+def _count_get(channel: Channel, queue: Queue, result: GetResult, *, no_ack: bool) -> None:
     for counters in (channel.counters, queue.counters):
-        counters.bytes_out += len(got.header) + len(got.body)
-        counters.redelivered += got.redelivered
+        counters.bytes_out += len(result.header) + len(result.body)
+        counters.redelivered += result.redelivered
         if no_ack:
             counters.got_auto_ack += 1
         else:
@@ -231,21 +233,22 @@ def _count_got(channel: Channel, queue: Queue, got: Got, *, no_ack: bool) -> Non
 
 
 def _next_alive(queue: Queue, getter: Consumer) -> tuple[int, list[Record]]:
-    """Return how many messages were taken last, and the next one that is alive; others are buried.
+    """Return how many messages the last attempt took, and the next message that is not expired.
 
-    Consumers have had their chance, so a message that lives for 0 ms is expired.
+    Expired messages are dropped or dead-lettered. The queue's consumers were served before, so a message with
+    a TTL of 0 ms counts as expired.
     """
     deliverer, expiry = queue.deliverer, queue.rules.expiry
     while True:
         taken, records = deliverer.take(1, who=getter.label)
         if records and expiry.is_possible:
-            records = expiry.living(records, before_us=queue.broker.now_us() + 1)
+            records = expiry.unexpired(records, before_us=queue.broker.now_us() + 1)
         if records or not taken or queue.broker.ledger.is_stalled(deliverer):
             return taken, records
 
 
 def recover(channel: Channel) -> None:
-    """Give everything that the channel holds back to its queues, to be delivered again."""
+    """Requeue all unacked messages of the channel for redelivery."""
     sources = {run.holder.source for run in channel.unacked}
     for source in sources:
         source.check_recover()
@@ -254,14 +257,14 @@ def recover(channel: Channel) -> None:
     held: dict[Source, list[Range]] = {}
     for run in channel.unacked.take_all():
         held.setdefault(run.holder.source, []).append(run.offsets)
-        channel.freed(run.holder, len(run))
-    again = Wish(0, why=b"asked for again by its member")
+        channel.return_credit(run.holder, len(run))
+    wish = Wish(0, why=b"asked for again by its member")
     for source, ranges in held.items():
-        source.requeue(ranges, wish=again)
+        source.requeue(ranges, wish=wish)
 
 
 def readable_queue(channel: Channel, name: str) -> Destination:
-    """Return a queue that this channel may read from."""
+    """Return a queue or stream by name; raise if this channel may not read from it."""
     channel.session.check_access("read", "queue", name)
     queue = channel.vhost.queue(name)
     queue.check_access(channel.session)

@@ -1,8 +1,8 @@
-"""What the content header of a message means for the broker: flags, priority, copies.
+"""The meaning of a content header for the broker: flags, priority, CC and BCC copies.
 
-Owns which headers are refused, and which must be looked at for every message. Where a message goes is left
-to `publishing` and `row_routing`. The rule: the meaning of a header depends on its bytes alone, so it may be
-remembered by them, unless the header is `SPECIAL`.
+This module decides which headers are refused, and which must be read for every message. `publishing` and
+`row_routing` route the messages. The rule: unless a header is `SPECIAL`, its meaning depends on its bytes
+alone, so the meaning may be cached by these bytes.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from leveret.broker.record_flags import EXPIRES
 from leveret.storage.records import PERSISTENT
 
 SPECIAL: Final = -1
-"""A header that must be looked at for every message: it has copies, a user, or wants a direct reply."""
+"""A header that must be read for every message: it has copies, a user ID, or asks for a direct reply."""
 _REMEMBERED_MAX: Final = 4096
 _REMEMBERED_BYTES_MAX: Final = 256
 
 
-def look_at(seen: dict[bytes, int], header: bytes) -> int:
-    """Return what a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
+def header_meaning(seen: dict[bytes, int], header: bytes) -> int:
+    """Return the flags (bits 0 to 7) and the priority (above) of a record, or `SPECIAL`; `seen` caches it."""
     shape = producer_sequences.shape_of(header)
     if shape and (known := seen.get(shape)) is not None:
         return known
     peek = canonical.peek(header)
     named = None
     if peek.headers is not None:
-        named = producer_sequences.leading(header, *peek.headers)
+        named = producer_sequences.leading_sequence(header, *peek.headers)
         if named is None or named[2] != peek.headers[1]:
-            canonical.headers_of(header)  # who reads them later could not blame the publisher any more
+            # Later it would be too late to refuse a malformed header.
+            canonical.headers_of(header)
     _check_mode(peek.delivery_mode)
     if (
         peek.user_id is not None
@@ -48,7 +49,8 @@ def look_at(seen: dict[bytes, int], header: bytes) -> int:
     if peek.expiration is not None:
         parse_expiration(peek.expiration)
         meaning |= EXPIRES
-    key = header if named is None else shape  # one with a sequence does not come again, but others like it
+    # A header with a producer's sequence number occurs once, but its shape occurs again.
+    key = header if named is None else shape
     if (
         len(header) <= _REMEMBERED_BYTES_MAX
         and key
@@ -60,8 +62,8 @@ def look_at(seen: dict[bytes, int], header: bytes) -> int:
     return meaning
 
 
-def look_closely(user: User, header: bytes) -> int:
-    """Return what a header means that may be `SPECIAL`; raise if it may not say what it does."""
+def checked_meaning(user: User, header: bytes) -> int:
+    """Return the flags and priority of a `SPECIAL` header; raise if its user ID is not the user's."""
     peek = canonical.peek(header)
     _check_mode(peek.delivery_mode)
     if peek.user_id is not None:
@@ -74,7 +76,7 @@ def look_closely(user: User, header: bytes) -> int:
 
 
 def copies(key: str, header: bytes) -> tuple[list[str], bytes]:
-    """Return all routing keys of a message, and its header without the blind copies."""
+    """Return all routing keys of a message, and its header without the BCC keys."""
     headers = canonical.headers_of(header)
     keys = [key]
     for name in ("CC", "BCC"):

@@ -1,7 +1,7 @@
-"""The front's end of a channel: what the broker says to a client, for a front to put into its protocol.
+"""The front's end of a channel: the interface through which the broker sends to a client.
 
-Owns the contract only. A front has one class that fulfils it, for each protocol; nothing else of a front is
-known to the broker. The rule: an outlet is called in a turn, and neither waits nor calls back.
+Each front implements `Outlet` once for its protocol. The broker knows a front only by its `Outlet`s and
+`Peer`s. The rule: an outlet is called within a turn, and neither waits nor calls the broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from leveret.broker.sessions.route import Route
 
 
 class Deliveries(NamedTuple):
-    """A run of deliveries to one consumer, in columns; the tags follow one another from `first_tag` on."""
+    """A run of deliveries to one consumer, in columns; their tags count up from `first_tag`."""
 
     first_tag: int
     exchanges: Sequence[bytes]
@@ -26,28 +26,28 @@ class Deliveries(NamedTuple):
 
 
 class Outlet(Protocol):
-    """The front's end of a channel: it says to the client, in its protocol, what the broker says."""
+    """The front's end of a channel: sends deliveries, answers and confirms in the client's protocol."""
 
     @property
     def has_room(self) -> bool:
         """Return whether the client takes more deliveries at present."""
 
     def has_room_for_reply(self, size_bytes: int) -> bool:
-        """Return whether the client may be sent one more direct reply, though it has credit for none."""
+        """Return whether the client may be sent one more direct reply; direct replies need no credit."""
 
     def deliver(self, consumer_tag: bytes, run: Deliveries) -> None: ...
 
     def answer(self, data: bytes) -> None:
-        """Send an answer that has waited until it was durable."""
+        """Send an answer whose changes are durable."""
 
     def confirm(self, last: int, *, nack: bool, multiple: bool) -> None:
-        """Confirm the publish with this number; with `multiple`, those before it, too."""
+        """Ack or nack the publish with the number `last`; with `multiple`, also all publishes before it."""
 
     def return_messages(self, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
-        """Give mandatory messages, as headers and bodies, back to their publisher: no queue took them."""
+        """Return unroutable mandatory messages, as headers and bodies, to their publisher."""
 
     def cancel(self, consumer: Consumer) -> bool:
-        """Tell the client that the broker has ended its consumer; False if the client can't be told."""
+        """Tell the client that the broker has ended a consumer; return False if the client can't be told."""
 
     def fail(self, error: BrokerError) -> None:
-        """End the channel for a reason that no request of the client gave."""
+        """Close the channel for a reason other than a request of the client."""

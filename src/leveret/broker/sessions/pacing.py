@@ -1,12 +1,13 @@
-"""Pacing: publishers wait for consumers that could take more than they are given.
+"""Pacing: publishers wait for consumers that could take more messages than they get.
 
-A publisher adds all of a read at once, thousands of messages, while a consumer takes one prefetch window per
-pass of the loop. Without a brake the backlog of a queue grows although its consumers are quick and idle.
-So what is published to a queue is a debt, and what its consumers take pays it off. The connections that
-published are `held` while the debt is not paid: the server does not read from them. Two kinds of consumers
-hold them. *Eager* ones take at least half of their prefetch at once. Others have *idle credit*: they may hold
-more than their connection takes at present, and settle quickly; they pay by what they settle. Slow consumers
-hold nobody. The server calls `forgive` every few milliseconds. Nothing here waits or reads a clock.
+One read of a publisher's socket brings thousands of messages, while a consumer takes one prefetch window per
+turn. Without pacing the backlog of a queue grows although its consumers are quick and idle.
+So messages published to a queue are counted as a debt, and messages that its consumers take are subtracted.
+While the debt is positive, the connections that published are `held`: the server does not read from them.
+Only two kinds of consumers cause this. *Eager* consumers take at least half of their prefetch at once.
+Consumers with *idle credit* may hold more messages than their connection takes at present; for these,
+settlements are subtracted instead. Slow consumers hold no publisher. The server calls `forgive` every few
+milliseconds. This module does not wait and reads no clock.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 _EAGER_MESSAGES = 64
-"""Consumers that take fewer messages at once are never waited for: the round trip limits them."""
+"""Publishers never wait for consumers that take fewer messages at once: the round trip limits these."""
 _DEBT_WINDOWS_MAX = 16
-"""A publisher waits for at most so many hand-outs like the last one, however much it has published."""
+"""Limit of a debt to eager consumers, as a multiple of the number of messages that they took last."""
 _IDLE_TURNS_MAX = 8
-"""The debt of a queue without eager consumers is dropped after so many turns without a publish."""
+"""Number of turns without a publish after which a debt without eager consumers is dropped."""
 _FORGIVEN_MESSAGES = 64
-"""With idle credit a debt shrinks by at least so many at each call of `forgive`: at 5 ms 12,800 a second."""
+"""Least number by which each `forgive` reduces a debt with idle credit: at 5 ms, 12,800 a second."""
 _DEBT_MAX = 64 * _FORGIVEN_MESSAGES
-"""With idle credit a publisher waits for at most so many messages."""
+"""Limit of a debt with idle credit, in messages."""
 _QUICK_MESSAGES = 64
-"""Consumers are quick while their recent settlements are that many: at 5 ms from 1,600 a second on."""
+"""Number of recent settlements from which consumers count as quick: at 5 ms, 1,600 a second."""
 _RECENT_MAX = 8 * _QUICK_MESSAGES
 
 
@@ -41,55 +42,56 @@ P = TypeVar("P", bound=Publisher)
 
 
 class PacedQueue(Protocol):
-    """A queue, as far as pacing looks at it."""
+    """The part of a queue that pacing uses."""
 
     handed_out: int
-    """How many messages its consumers have been given in all."""
+    """Number of messages delivered to the queue's consumers so far."""
 
     @property
     def ready(self) -> int: ...
 
     @property
     def settled(self) -> int:
-        """How many of the messages handed out its consumers have settled."""
+        """Number of delivered messages that the consumers have settled."""
 
     @property
     def has_idle_credit(self) -> bool:
-        """Whether a consumer may hold more messages, be its connection ready for them or not."""
+        """Whether a consumer has unused credit, even if its connection takes no messages at present."""
 
     def is_eager(self, taken: int) -> bool:
-        """Return whether consumers that just took so many messages could do with more at once."""
+        """Return whether consumers that just took `taken` messages could take more at once."""
 
 
 @dataclass(slots=True)
 class _Debt(Generic[P]):
-    """What was published to one queue and is not yet made up for by its consumers."""
+    """Messages published to one queue, minus messages that its consumers have taken or settled."""
 
     handed_out: int
-    """The queue's count of messages handed out when the debt was last looked at."""
+    """`handed_out` of the queue at the end of the last turn."""
     settled: int
-    """The queue's count of settled messages then."""
-    settled_at_look: int
-    """That count when `forgive` last looked."""
+    """`settled` of the queue at the end of the last turn."""
+    settled_at_forgive: int
+    """`settled` at the last call of `forgive`."""
     messages: int = 0
     publishers: dict[P, None] = field(default_factory=dict)
     eager: bool = False
-    """Whether the consumers have been eager since `forgive` last looked."""
+    """Whether the consumers have been eager since the last call of `forgive`."""
     holding: bool = False
     idle_turns: int = 0
     recent: int = 0
-    """How many were settled of late, with idle credit: each call of `forgive` takes an eighth off."""
+    """Recent settlements with idle credit; each call of `forgive` subtracts an eighth."""
 
 
 class Pacing(Generic[P]):
-    """`published` for each batch, `end_turn` once queues have run; then `held` says who is not read from."""
+    """The debts of all queues: `published` adds to them, `end_turn` subtracts once the queues have run."""
 
     def __init__(self) -> None:
         self.held: Set[P] = frozenset()
+        """Connections that the server must not read from."""
         self._debts: dict[PacedQueue, _Debt[P]] = {}
 
     def published(self, queue: PacedQueue, count: int, publishers: Iterable[P]) -> None:
-        """Note that a queue with consumers got messages from these connections."""
+        """Add messages from these connections to the debt of a queue with consumers."""
         debt = self._debts.get(queue)
         if debt is None:
             debt = _Debt(queue.handed_out, queue.settled, queue.settled)
@@ -99,33 +101,33 @@ class Pacing(Generic[P]):
         debt.idle_turns = 0
 
     def end_turn(self) -> None:
-        """Subtract what consumers took in this turn, and decide who is held."""
+        """Subtract the messages that consumers took in this turn, and decide which publishers are held."""
         if not self._debts:
             return
         for queue, debt in list(self._debts.items()):
             if self._is_over(queue, debt):
                 del self._debts[queue]
-        self._choose()
+        self._choose_held()
 
     def forgive(self) -> bool:
-        """Let go of publishers whose consumers were not quick since the last call; True if some stay held."""
+        """Release publishers whose consumers were not quick lately; return whether any stays held."""
         for queue, debt in list(self._debts.items()):
             if debt.recent:
                 self._forgive_part(debt)
             elif debt.holding and not debt.eager:
                 del self._debts[queue]
             debt.eager = False
-        self._choose()
+        self._choose_held()
         return bool(self.held)
 
     def forget(self, publisher: P) -> None:
-        """Drop a connection that has ended."""
+        """Remove a connection that has ended from all debts."""
         for debt in self._debts.values():
             debt.publishers.pop(publisher, None)
 
     def _forgive_part(self, debt: _Debt[P]) -> None:
-        settled = debt.settled - debt.settled_at_look
-        debt.settled_at_look = debt.settled
+        settled = debt.settled - debt.settled_at_forgive
+        debt.settled_at_forgive = debt.settled
         debt.messages -= max(0, _FORGIVEN_MESSAGES - settled)
         debt.recent -= debt.recent // 8
         debt.holding = debt.recent >= _QUICK_MESSAGES
@@ -148,14 +150,14 @@ class Pacing(Generic[P]):
         return not debt.holding and debt.idle_turns > _IDLE_TURNS_MAX
 
     def _settle(self, debt: _Debt[P], settled: int) -> bool:
-        """Pay by what was settled. A debt that is paid stays for some turns: it knows how quick they are."""
+        """Subtract settlements; return whether to drop the debt, which is kept some turns after its end."""
         debt.recent = min(debt.recent + settled, _RECENT_MAX)
         debt.holding = debt.recent >= _QUICK_MESSAGES
         debt.messages = max(0, min(debt.messages - settled, _DEBT_MAX))
         return not (debt.holding and debt.messages) and debt.idle_turns > _IDLE_TURNS_MAX
 
-    def _choose(self) -> None:
-        """A connection that consumes, too, is never held: its acks are what is waited for."""
+    def _choose_held(self) -> None:
+        """Set the held publishers; a connection with consumers is never held, since its acks must be read."""
         self.held = {
             publisher
             for debt in self._debts.values()

@@ -1,9 +1,9 @@
-"""Publishing: from a run of messages to the queues they go to, whatever protocol they came by.
+"""Publishing: puts a run of messages into the queues of its route, for every protocol.
 
-The hot path into the broker, worked through once per run of publishes to one destination. A front finds the
-`Route` of a destination with `resolve` and remembers it until the topology changes (`VirtualHost.version`);
-what a content header says is remembered under its bytes; bodies are never looked at. Appends are collected by
-queue and made at the end of the turn (`Broker.flush`), in the order of arrival. About 1 us a message.
+This is the hot path into the broker, run once per run of publishes to one destination; about 1 us a message.
+A front gets the `Route` of a destination from `resolve` and caches it until the topology changes
+(`VirtualHost.version`). Meanings of content headers are cached by their bytes; bodies are never read.
+Messages are collected by queue and appended at the end of the turn (`Broker.flush`), in order of arrival.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.broker.errors import BrokerError, Malformed
 from leveret.broker.queues import dead_letters, direct_replies
 from leveret.broker.queues.death_headers import Reason
 from leveret.broker.sessions.channel import Channel
-from leveret.broker.sessions.content_headers import SPECIAL, copies, look_at, look_closely
+from leveret.broker.sessions.content_headers import SPECIAL, checked_meaning, copies, header_meaning
 from leveret.broker.sessions.route import Route
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.topology import Topology
@@ -26,29 +26,27 @@ from leveret.storage.records import PERSISTENT, Message
 
 
 def resolve(vhost: Topology, exchange_name: str, key: str, *, mandatory: bool) -> Route:
-    """Return where publishes to this exchange with this key go. Whether the user may is asked before."""
+    """Return the route to an exchange with a key; the caller has checked the user's permission."""
     exchange = vhost.target(exchange_name)
     is_reply = not exchange.name and direct_replies.is_reply_key(key)
     by_headers = is_reply or vhost.looks_at_headers(exchange)
-    queues = () if by_headers else tuple(vhost.route(exchange, key, {}))
-    return Route(
-        vhost.version,
-        exchange,
-        to_bytes(exchange_name),
-        key,
-        to_bytes(key),
-        mandatory,
-        (key,),
-        queues,
-        by_headers,
-        _any_refusing(queues),
-        _any_durable(queues),
-        _any_synced(queues),
+    route = Route(vhost.version, exchange, to_bytes(exchange_name), key, to_bytes(key), mandatory, by_headers)
+    return _with_queues(route, [key], () if by_headers else vhost.route(exchange, key, {}))
+
+
+def _with_queues(route: Route, keys: Sequence[str], queues: Sequence[Destination]) -> Route:
+    """Return a route with these routing keys and the queues that they lead to."""
+    return route._replace(
+        keys=tuple(keys),
+        queues=tuple(queues),
+        refusing=any(queue.settings.refuses_publishes for queue in queues),
+        durable=any(queue.durable for queue in queues),
+        synced=any(queue.confirms_synced for queue in queues),
     )
 
 
 def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
-    """Take in messages, each as content header and body, that were published by the same route."""
+    """Take in messages, each as content header and body, that were published to one route."""
     try:
         if route.by_headers:
             _publish_singly(channel, route, contents)
@@ -61,7 +59,7 @@ def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, byte
             meaning = seen.get(header)
             if meaning is None:
                 try:
-                    meaning = look_at(seen, header)
+                    meaning = header_meaning(seen, header)
                 except (MalformedHeader, BrokerError):
                     _accept(channel, route, messages, size, persistent=bool(all_flags & PERSISTENT))
                     raise
@@ -77,48 +75,30 @@ def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, byte
         raise Malformed(error.sentence) from None
 
 
-def _any_refusing(queues: Sequence[Destination]) -> bool:
-    return any(queue.settings.refuses_publishes for queue in queues)
-
-
-def _any_durable(queues: Sequence[Destination]) -> bool:
-    return any(queue.durable for queue in queues)
-
-
-def _any_synced(queues: Sequence[Destination]) -> bool:
-    return any(queue.confirms_synced for queue in queues)
-
-
 def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
-    """One by one, because headers decide: where it goes, who sent it, who answers."""
+    """Publish messages one by one, because their headers affect routing, user check or direct replies."""
     for header, body in contents:
-        meaning = look_closely(channel.session.user, header)
-        header = direct_replies.answerable(channel, header)
+        meaning = checked_meaning(channel.session.user, header)
+        header = direct_replies.with_reply_address(channel, header)
         if direct_replies.is_reply_key(route.key) and not route.exchange.name:
             _accept_reply(channel, route, header, body)
             continue
         keys, header = copies(route.key, header)
-        queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
         flags = meaning & 0xFF
         size = len(header) + len(body)
         message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, meaning >> 8)
-        single = route._replace(
-            keys=tuple(keys),
-            queues=queues,
-            refusing=_any_refusing(queues),
-            durable=_any_durable(queues),
-            synced=_any_synced(queues),
-        )
+        single = _with_queues(route, keys, channel.vhost.route_message(route.exchange, keys, header))
         _accept(channel, single, [message], size, persistent=bool(flags & PERSISTENT))
 
 
 def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
-    """A direct reply goes to a channel, not to a queue."""
+    """Send a direct reply to the channel that it names."""
     for counters in (channel.counters, route.exchange.counters):
         counters.published += 1
         counters.bytes_in += len(header) + len(body)
     channel.broker.replies.send(route.key, route.exchange_bytes, header, body)
-    if route.mandatory:  # a direct reply is never routed, not even one that arrives
+    if route.mandatory:
+        # No queue takes a direct reply, so it counts as unroutable even when it arrives.
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
     channel.broker.flush()
     if channel.owed.confirms is not None:
@@ -126,9 +106,9 @@ def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) ->
 
 
 def _accept(channel: Channel, route: Route, messages: list[Message], size: int, *, persistent: bool) -> None:
-    """Put messages whose queues are known into the transaction or the queues, or return them.
+    """Put messages into the transaction or the queues of their route, or return them.
 
-    `size` is that of their headers and bodies together.
+    `size` is the sum of the bytes of their headers and bodies.
     """
     if not messages:
         return
@@ -144,7 +124,7 @@ def _accept(channel: Channel, route: Route, messages: list[Message], size: int, 
     if not route.queues and route.mandatory:
         return_messages(channel, route, messages)
     if route.refusing:
-        _offer(channel, route, messages)
+        _publish_to_refusing(channel, route, messages)
         return
     for queue in route.queues:
         broker.enqueue(queue, messages, channel)
@@ -152,8 +132,8 @@ def _accept(channel: Channel, route: Route, messages: list[Message], size: int, 
         channel.owed.published(count, durable=route.durable and (persistent or route.synced))
 
 
-def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
-    """To queues that may refuse: what one of them refuses is nacked, though others keep it."""
+def _publish_to_refusing(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """Publish to queues that may refuse; nack a message that one queue refuses, even if others keep it."""
     broker = channel.broker
     broker.flush()
     refused: set[int] = set()
@@ -162,10 +142,11 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
             if not queue.settings.refuses_publishes:
                 broker.enqueue(queue, list(messages), channel)
                 continue
-            by_this = queue.admit(messages, partial(broker.append_at_once, queue, channel=channel))
-            refused |= by_this
-            if by_this and queue.settings.overflow == "reject-publish-dlx":
-                dead_letters.bury_new(queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN)
+            positions = queue.admit(messages, partial(broker.append_at_once, queue, channel=channel))
+            refused |= positions
+            if positions and queue.settings.overflow == "reject-publish-dlx":
+                rejected = [messages[position] for position in sorted(positions)]
+                dead_letters.dead_letter_refused(queue, rejected, Reason.MAXLEN)
         reason = "a queue is full (reject-publish)"
     except WriteFailed as error:
         refused, reason = set(range(len(messages))), str(error)
@@ -183,8 +164,8 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
 
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
-    """Mandatory, and nobody to take them: back to the publisher, before the confirm."""
-    channel.vhost.returned.note(messages)
+    """Return unroutable mandatory messages to their publisher, before their confirms."""
+    channel.vhost.returned_messages.note(messages)
     channel.counters.returned += len(messages)
     route.exchange.counters.returned += len(messages)
     channel.outlet.return_messages(route, [(message.header, message.body) for message in messages])

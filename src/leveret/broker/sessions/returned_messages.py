@@ -1,7 +1,7 @@
-"""Messages that went back to their publishers, for the audit: kept without bodies, while a queue is audited.
+"""Messages returned to their publishers, kept without bodies for the audit.
 
-One log for a virtual host, kept by age, as long as the longest audit window in it, and by size. The rule: it
-is an account and no promise: what can't be written is not in it, and nobody waits.
+Each virtual host with an audited queue has one log of them, limited in size and to the age of the longest
+audit window. The rule: nobody waits for this log, and a message that can't be written is left out.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from leveret.storage.retention import Retention
 _BYTES_MAX: Final = 64 << 20
 
 
-class Returned:
-    """`returned.note(messages)`; does nothing where nobody audits."""
+class ReturnedMessages:
+    """The returned messages of one virtual host; empty while no queue has an audit window."""
 
     def __init__(self, vhost: Topology) -> None:
         self._vhost = vhost
         self.log: Log | None = None
 
     def restore(self, log: Log | None) -> None:
-        """After a restart; a log that nobody needs any more is left to the broker, with all such."""
+        """Take over the log after a restart; without audited queues the broker deletes it as unused."""
         if self._window_us():
             self.log = log
-            self.look()
+            self.update_retention()
 
-    def look(self) -> None:
-        """Queues have come or gone: how long is it to be kept?"""
+    def update_retention(self) -> None:
+        """Create, change or delete the log after queues have been created or deleted."""
         window_us = self._window_us()
         retention = Retention(keep_settled=True, max_age_us=window_us, max_bytes=_BYTES_MAX)
         store = self._vhost.broker.store
@@ -52,6 +52,6 @@ class Returned:
 
     def note(self, messages: Sequence[Message]) -> None:
         if self.log is not None:
-            kept = [each._replace(body=b"", flags=PERSISTENT, priority=0) for each in messages]
+            bodiless = [message._replace(body=b"", flags=PERSISTENT, priority=0) for message in messages]
             with suppress(WriteFailed, BadRequest):
-                self._vhost.broker.store.append(self.log, kept)
+                self._vhost.broker.store.append(self.log, bodiless)

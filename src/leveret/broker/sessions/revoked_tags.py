@@ -1,7 +1,7 @@
-"""Tags of a channel that were taken back: a deadline has passed, or a group was moved by hand.
+"""Delivery tags that the broker has taken back from a channel: a deadline passed, or a group was moved.
 
-The client does not know yet, and may settle them: that is no mistake, and no error. It has no effect either;
-whoever was to have the message by now is told that such a thing happened.
+The client does not know yet and may still settle these tags. Such a settlement has no effect and is no error;
+the source counts it as stale.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from leveret.broker.queues.consumer import Source
 
 
-class Lapsed:
-    """`tag in lapsed`; `revoked_tags.forgive(tag, tag + 1)` when it was settled after all."""
+class RevokedTags:
+    """`tag in revoked_tags`; `revoked_tags.forgive(tag, tag + 1)` when the client settles the tag."""
 
     def __init__(self) -> None:
         self._tags: dict[Source, OffsetSet] = {}
@@ -31,10 +31,10 @@ class Lapsed:
         self._tags.setdefault(source, OffsetSet()).add_many(tags)
 
     def forgive(self, start: int, stop: int) -> None:
-        """Settlements of these came too late: once each."""
+        """Remove the revoked tags in [start, stop), and count their late settlements at their sources."""
         for source, tags in list(self._tags.items()):
             count = tags.remove(start, stop)
             if count:
-                source.stale(count)
+                source.count_late_settlements(count)
             if not tags:
                 del self._tags[source]

@@ -1,6 +1,6 @@
-"""A route: where publishes to one exchange with one routing key go, as a front remembers it.
+"""A route: the destinations of publishes to one exchange with one routing key.
 
-Finding a route is left to `publishing.resolve`.
+`publishing.resolve` makes routes; fronts cache them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from leveret.broker.vhosts.destination import Destination
 
 
 class Route(NamedTuple):
-    """Where publishes to one exchange with one routing key go."""
+    """The destinations of publishes to one exchange with one routing key."""
 
     version: int
-    """Of the virtual host: with another one, the route must be found again."""
+    """Version of the virtual host's topology; the route is valid only for this version."""
     exchange: Exchange
     exchange_bytes: bytes
     key: str
     key_bytes: bytes
     mandatory: bool
-    keys: tuple[str, ...]
-    """The routing key and those of copies."""
-    queues: tuple[Destination, ...]
     by_headers: bool
-    """Each message must be routed on its own."""
-    refusing: bool
-    """A queue may refuse messages."""
-    durable: bool
-    """A queue keeps persistent messages."""
-    synced: bool
-    """A queue confirms transient messages, too, only when they are on disk: a stream, or one that may have
-    stored the message already, whatever it was then."""
+    """Whether each message must be routed on its own."""
+    keys: tuple[str, ...] = ()
+    """The routing key and the keys of CC and BCC copies."""
+    queues: tuple[Destination, ...] = ()
+    refusing: bool = False
+    """Whether a queue may refuse messages."""
+    durable: bool = False
+    """Whether a queue keeps persistent messages."""
+    synced: bool = False
+    """Whether a queue confirms even transient messages only after a sync: a stream or a queue with
+    deduplication."""

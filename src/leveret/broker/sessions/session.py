@@ -1,8 +1,8 @@
-"""A session: a client that has connected, by whatever protocol, and what it may do.
+"""A session: one connected client of any protocol.
 
-Owns who the client is, in which virtual host, its channels, its exclusive queues, and whether it publishes.
-How the client is spoken to is left to the peer, the front's end of the session. The rule: when a session has
-ended, nothing of it is left in the broker.
+A session owns the client's user, virtual host, channels and exclusive queues, and whether it publishes. The
+`Peer`, which is the front's end of the session, talks to the client. The rule: when a session has ended, the
+broker holds no reference to it and none of its exclusive queues.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from leveret.broker.vhosts.vhost import VirtualHost
 
 
 class PeerView(NamedTuple):
-    """What only the front knows of a client."""
+    """The facts about a client that only the front knows."""
 
     protocol: str
     reads: bool = True
-    """False while the client does not read what it was sent: nothing is delivered to it."""
+    """False while the client does not read its socket; no messages are delivered to it then."""
     unsent_bytes: int = 0
     channel_max: int = 0
     frame_max: int = 0
     heartbeat_s: int = 0
     properties: Mapping[str, Value] = {}
-    """What the client says of itself."""
+    """The properties that the client sent at login."""
     prefetches: Mapping[int, int] = {}
-    """By the numbers of channels: the limit of each consumer that is started from now on."""
+    """By channel number: the prefetch limit of consumers that start from now on."""
 
 
 class Peer(Protocol):
@@ -44,17 +44,17 @@ class Peer(Protocol):
     def describe(self) -> PeerView: ...
 
     def tell_blocked(self, reason: str | None) -> None:
-        """Tell the client that its publishes are held back, and why; None when they no longer are."""
+        """Tell the client why its publishes are held back, or with None that they no longer are."""
 
     def fail(self, sentence: str) -> None:
-        """End the connection because the broker can't keep what it has promised."""
+        """Close the connection because the broker can't keep a promise that it gave the client."""
 
     def force_close(self, reason: str) -> None:
-        """End the connection because the broker stops, or an operator wants it."""
+        """Close the connection because the broker stops or an operator asked for it."""
 
 
 class SessionChannel(Protocol):
-    """A channel, as its session knows it."""
+    """The part of a channel that its session uses."""
 
     reply_tag: str | None
 
@@ -62,14 +62,14 @@ class SessionChannel(Protocol):
     def consumers(self) -> Collection[str]: ...
 
     def wake_consumers(self) -> None:
-        """There may be room for deliveries again."""
+        """Schedule the consumers' queues, because the client may have room for deliveries again."""
 
 
 C = TypeVar("C", bound=SessionChannel)
 
 
 class Session(Generic[C]):
-    """`broker.open_session(peer, name=...)`; `logged_in` and `enter` follow when the client has said so."""
+    """Made by `broker.open_session`; the front calls `logged_in`, and then `enter` with a virtual host."""
 
     def __init__(self, broker: ClientCore[Session[C], C], peer: Peer, *, name: str, origin: Origin) -> None:
         self.broker = broker
@@ -80,7 +80,7 @@ class Session(Generic[C]):
         self.since_us = broker.now_us()
         self.counters = Counters()
         self.publishes = False
-        """Whether the client has published: it is held back when the broker is short of memory or disk."""
+        """Whether the client has published. Publishers are held back when memory or disk is short."""
         self._user: User | None = None
         self._vhost: VirtualHost | None = None
 
@@ -94,8 +94,8 @@ class Session(Generic[C]):
         assert self._vhost is not None, "the client has entered a virtual host"
         return self._vhost
 
-    def is_of(self, user: str) -> bool:
-        """Return whether this user has logged in."""
+    def belongs_to(self, user: str) -> bool:
+        """Return whether this user has logged in to the session."""
         return self._user is not None and self._user.name == user
 
     def logged_in(self, user: User) -> None:
@@ -105,7 +105,7 @@ class Session(Generic[C]):
         self._vhost = vhost
 
     def check_access(self, what: str, kind: str, name: str) -> None:
-        """Raise unless the user may `configure`, `write` or `read` this queue or exchange."""
+        """Raise AccessRefused unless the user may `configure`, `write` or `read` this queue or exchange."""
         self.user.check(what, self.vhost.name, kind, name)
 
     @property
@@ -113,7 +113,7 @@ class Session(Generic[C]):
         return any(channel.consumers or channel.reply_tag is not None for channel in self.channels)
 
     def wake_consumers(self) -> None:
-        """The client may have room for deliveries again, from the next turn on."""
+        """Schedule the queues of all consumers for the next turn: the client may have room again."""
         for channel in self.channels:
             channel.wake_consumers()
 
@@ -124,9 +124,9 @@ class Session(Generic[C]):
                 self._vhost.delete_queue(queue)
 
     def has_output(self) -> None:
-        """Have the shell write what the front has for the client, at the end of the turn."""
+        """Mark that the front has output, so that the server writes it at the end of the turn."""
         self.broker.flushed[self] = None
 
     def end(self) -> None:
-        """The client is gone, or about to be."""
+        """Remove the session from the broker; the client has disconnected or is about to."""
         self.broker.forget_session(self)

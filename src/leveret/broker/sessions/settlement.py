@@ -1,4 +1,4 @@
-"""What a client says of deliveries: which verdict, on which tags."""
+"""A client's settlement: a verdict and the delivery tags it is for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Verdict(Enum):
-    """What a client says of deliveries."""
+    """What the client wants done with its deliveries."""
 
     ACK = "ack"
     REQUEUE = "requeue"
@@ -15,7 +15,7 @@ class Verdict(Enum):
 
 
 class Tags(NamedTuple):
-    """The tags from `first` to `last`. With `multiple`, all up to `first`; 0 stands for all there are."""
+    """The tags from `first` to `last`. With `multiple`, all tags up to `first`, or all tags if that is 0."""
 
     first: int
     last: int

@@ -1,7 +1,7 @@
-"""Settlements: from tags of a channel to what happens in queues, whatever protocol they came by.
+"""Settling: turns the tags that a client settles into offsets, and settles these at their sources.
 
-A run of tags is settled as ranges of offsets, one call per queue. An unknown tag is the client's mistake,
-which a front answers by closing the channel; the tags before it in the same read have been settled by then.
+A run of tags is settled as ranges of offsets, with one call per consumer. An unknown tag raises an error, for
+which the front closes the channel; the tags before it in the same read are settled all the same.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from leveret.storage.offset_set import Range
 def settle(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict, *, wish: Wish | None = None) -> None:
     """Settle deliveries now, or when the transaction commits.
 
-    All tags get the same verdict, so they are settled in one call. Acks out of order cost 5 us each that way,
-    one by one 14 us. `wish` is how a requeue shall be; None leaves it to the queue.
+    All tags get one verdict, so they are settled in one call. This way an ack out of order costs 5 us
+    instead of 14 us. `wish` overrides how the queue requeues, for example the delay.
     """
     taken: list[Run[Consumer]] = []
     unknown = None
@@ -40,8 +40,7 @@ def settle(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict, *, wish
 
 
 def begin(channel: Channel, tags: Iterable[int]) -> None:
-    """The client has begun with the deliveries of these tags. Tags that are not outstanding have no effect:
-    a deadline may have taken them back before the client knew."""
+    """Record that the client has begun to handle these deliveries; ignore tags that are not outstanding."""
     begun: dict[Consumer, list[Range]] = {}
     for start, stop in ranges_of(sorted(tags)):
         for run in channel.unacked.within(start, stop):
@@ -52,72 +51,72 @@ def begin(channel: Channel, tags: Iterable[int]) -> None:
 
 
 def _joined(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict) -> Sequence[Tags]:
-    """Fewer of them, where their order does not matter: all tags are outstanding, and none is named twice."""
-    if len(all_tags) == 1 or not _in_any_order(verdict):
+    """Return the tags joined into fewer ranges, if all are outstanding and none occurs twice."""
+    # Rejects stay in order, because it is the order of the dead letters.
+    if len(all_tags) == 1 or verdict is Verdict.REJECT:
         return all_tags
     ranges = joined((tags.first, tags.last + 1) for tags in all_tags)
-    if any(stop > after for (_, stop), (after, _) in pairwise(ranges)):
+    if any(stop > next_start for (_, stop), (next_start, _) in pairwise(ranges)):
         return all_tags
     if not all(channel.unacked.has_all(start, stop) for start, stop in ranges):
         return all_tags
     return [Tags(start, stop - 1) for start, stop in ranges]
 
 
-def _in_any_order(verdict: Verdict) -> bool:
-    """Dead letters are written in the order in which they were rejected."""
-    return verdict is not Verdict.REJECT
-
-
 def _take(channel: Channel, tags: Tags, taken: list[Run[Consumer]]) -> int | None:
-    """Add the deliveries of these tags; return the first tag that makes no sense, if there is one."""
-    unacked, lapsed = channel.unacked, channel.lapsed
+    """Take these tags out of the unacked ones and add their deliveries to `taken`.
+
+    Return the first tag that is neither unacked nor revoked, or None.
+    """
+    unacked, revoked_tags = channel.unacked, channel.revoked_tags
     first = tags.first
-    if tags.multiple and first in lapsed:
+    if tags.multiple and first in revoked_tags:
         taken += unacked.take_below(first)
-        _forget_lapsed(channel, 1, first + 1)
+        _forgive_revoked(channel, 1, first + 1)
         return None
     if tags.multiple:
         runs, unknown = unacked.take_through(first)
         taken += runs
-        if unknown is None and lapsed:
-            _forget_lapsed(channel, 0, first + 1 if first else channel.next_tag)
+        if unknown is None and revoked_tags:
+            _forgive_revoked(channel, 0, first + 1 if first else channel.next_tag)
         return unknown
     while first <= tags.last:
         runs, unknown = unacked.take(first, tags.last)
         taken += runs
-        if unknown is None or unknown not in lapsed:
+        if unknown is None or unknown not in revoked_tags:
             return unknown
-        _forget_lapsed(channel, unknown, unknown + 1)
+        _forgive_revoked(channel, unknown, unknown + 1)
         first = unknown + 1
     return None
 
 
-def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
-    """A late settlement is forgiven once; in a transaction with its commit."""
+def _forgive_revoked(channel: Channel, start: int, stop: int) -> None:
+    """Forgive late settlements of revoked tags, in a transaction when it commits."""
     if channel.transaction is None:
-        channel.lapsed.forgive(start, stop)
+        channel.revoked_tags.forgive(start, stop)
     else:
         channel.transaction.late.append((start, stop))
 
 
 def _apply(channel: Channel, taken: list[Run[Consumer]], verdict: Verdict, wish: Wish | None) -> None:
     try:
-        # An ack needs no queue that is up to date: it changes nothing of what is ready.
+        # An ack does not change which messages are ready, so the queue need not be up to date.
         if verdict is not Verdict.ACK:
             for source in {run.holder.source for run in taken}:
                 channel.broker.bring_up_to_date(source)
-        counts = tell(taken, verdict, wish)
-    except BrokerError:  # a reader's refusal, before anybody was told: all of it goes back with the channel
+        counts = settle_at_sources(taken, verdict, wish)
+    except BrokerError:
+        # A stream's reader refused before any source settled. All deliveries are requeued with the channel.
         channel.unacked.restore(taken)
         raise
     for holder, count in counts.items():
-        channel.freed(holder, count)
+        channel.return_credit(holder, count)
 
 
-def tell(
+def settle_at_sources(
     taken: Iterable[Run[Consumer]], verdict: Verdict, wish: Wish | None, work: Work | None = None
 ) -> dict[Consumer, int]:
-    """Tell the sources what became of their messages; return how many each consumer holds no more."""
+    """Settle deliveries at their sources; return the number of settled deliveries of each consumer."""
     held: dict[Consumer, list[Range]] = {}
     for run in taken:
         held.setdefault(run.holder, []).append(run.offsets)
@@ -127,7 +126,7 @@ def tell(
     counts: dict[Consumer, int] = {}
     for holder, ranges in held.items():
         counts[holder] = total(ranges)
-        if len(ranges) > 1 and _in_any_order(verdict):
+        if len(ranges) > 1 and verdict is not Verdict.REJECT:
             ranges[:] = joined(ranges)
         _count(holder, verdict, counts[holder])
         if verdict is Verdict.ACK:

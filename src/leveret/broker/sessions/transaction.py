@@ -1,7 +1,6 @@
-"""What a transaction of a channel has collected: publishes and settlements that wait for `tx.commit`.
+"""The open transaction of a channel: publishes and settlements that wait for `tx.commit`.
 
-The commit is left to `transaction_commit`. A rollback makes the deliveries of its settlements outstanding
-again.
+`transaction_commit` commits them. A rollback makes the deliveries of its settlements outstanding again.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from leveret.storage.records import Message
 
 @dataclass(slots=True)
 class Buffer:
-    """What a transaction has collected so far."""
+    """The publishes and settlements of one open transaction."""
 
     publishes: list[tuple[Route, list[Message]]] = field(default_factory=list)
     settlements: list[tuple[list[Run[Consumer]], Verdict, Wish | None]] = field(default_factory=list)
-    """With how a requeue shall be, where the consumer has a wish."""
+    """Deliveries, their verdict, and the consumer's wish for a requeue."""
     late: list[Range] = field(default_factory=list)
-    """Tags that were settled too late."""
+    """Revoked tags that the client has settled."""
 
     def publish(self, route: Route, messages: list[Message]) -> None:
         self.publishes.append((route, messages))
@@ -36,11 +35,11 @@ class Buffer:
             self.settlements.append((taken, verdict, wish))
 
     def settled(self) -> Iterator[Run[Consumer]]:
-        """Deliveries that the commit is going to settle."""
+        """Return the deliveries that the commit will settle."""
         return (run for taken, _, _ in self.settlements for run in taken)
 
     def withdraw(self, start: int, stop: int) -> list[Run[Consumer]]:
-        """The tags [start, stop) are not settled by it, nor outstanding after a rollback."""
+        """Remove the tags [start, stop) from the transaction; return their deliveries."""
         withdrawn = []
         for taken, _, _ in self.settlements:
             kept = []
@@ -50,14 +49,13 @@ class Buffer:
                     kept.append(run)
                     continue
                 withdrawn.append(run.part(low, high))
-                kept += [
-                    run.part(*each) for each in ((run.start, low), (high, run.stop)) if each[0] < each[1]
-                ]
+                rest = ((run.start, low), (high, run.stop))
+                kept += [run.part(first, after) for first, after in rest if first < after]
             taken[:] = kept
         return withdrawn
 
     def rollback(self, unacked: Unacked[Consumer]) -> None:
-        """Forget the publishes; the deliveries are outstanding again."""
+        """Discard the publishes and make the settled deliveries outstanding again."""
         for taken, _, _ in self.settlements:
             unacked.restore(taken)
             for run in taken:
@@ -65,5 +63,5 @@ class Buffer:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew: all that was collected is committed, or rolled back."""
+        """Empty the transaction after a commit or rollback."""
         self.publishes, self.settlements, self.late = [], [], []

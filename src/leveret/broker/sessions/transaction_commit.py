@@ -1,7 +1,7 @@
 """The commit of a channel's transaction.
 
-One transaction of the store, one frame of its log: every queue and every settlement, or nothing (RabbitMQ
-promises that for a single queue at most).
+All publishes and settlements are one transaction of the store, so one frame of the WAL: all or none of them
+take effect. RabbitMQ promises this for a single queue at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leveret.storage.records import Message
 
 
 def commit(channel: Channel, buffer: Buffer) -> int:
-    """Make all of it happen; return the ticket under which it is durable."""
+    """Commit the publishes and settlements; return the ticket under which they are durable."""
     channel.broker.flush()
     work = Work(channel.broker)
     unroutable: list[tuple[Route, list[Message]]] = []
@@ -35,21 +35,21 @@ def commit(channel: Channel, buffer: Buffer) -> int:
     _check_room(channel.broker, work)
     for route, messages in unroutable:
         publishing.return_messages(channel, route, messages)
-    freed: Counter[Consumer] = Counter()
+    counts: Counter[Consumer] = Counter()
     for taken, verdict, wish in buffer.settlements:
-        freed.update(settling.tell(taken, verdict, wish, work))
+        counts.update(settling.settle_at_sources(taken, verdict, wish, work))
     ticket = work.commit()
-    for holder, count in freed.items():
-        channel.freed(holder, count)
+    for holder, count in counts.items():
+        channel.return_credit(holder, count)
     for start, stop in buffer.late:
-        channel.lapsed.forgive(start, stop)
+        channel.revoked_tags.forgive(start, stop)
     buffer.clear()
     return ticket
 
 
 def _check_room(broker: Core, work: Work) -> None:
-    """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
-    for queue in [each for each in work.appended if each.settings.refuses_publishes]:
+    """Raise if a queue refuses one of its messages; the error and its text are RabbitMQ's."""
+    for queue in [queue for queue in work.appended if queue.settings.refuses_publishes]:
         broker.bring_up_to_date(queue)
         messages = work.appended[queue]
         if not queue.has_room(len(messages), sum(len(message.body) for message in messages)):
@@ -57,10 +57,10 @@ def _check_room(broker: Core, work: Work) -> None:
 
 
 def _queues_now(vhost: Topology, route: Route) -> list[Destination]:
-    """The queues that publishes reach when they are committed.
+    """Return the queues that publishes of a route reach at the commit.
 
-    As in RabbitMQ, bindings count as they were when a message was published, and queues are looked up by
-    their names at the commit. The default exchange has no bindings: its routing keys are names of queues.
+    As in RabbitMQ, the bindings at the time of the publish decide, and queues are looked up by name at the
+    commit. The default exchange has no bindings: its routing keys are names of queues.
     """
     names = [queue.name for queue in route.queues] if route.exchange.name else route.keys
     return [vhost.queues[name] for name in dict.fromkeys(names) if name in vhost.queues]

@@ -1,8 +1,8 @@
-"""How much may be done for one client in a turn, so that the others wait only so long.
+"""The share of a turn: how much work may be done for one client before others are served.
 
-Owns who has asked for something lately. What the requests of a protocol cost, and which of them have an
-answer, is left to its front. The rule: while another client waits for answers, shares are small. Small shares
-take 20 % more CPU for each message, so a client has a large one while no other client waits.
+This module remembers which clients made requests lately. A front says what its requests cost and which of
+them have an answer. The rule: while another client waits for answers, shares are small. Small shares
+take 20 % more CPU per message, so a client has a large share while no other client waits.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from enum import Enum
 from typing import Final
 
 ALONE_COST: Final = 5_000
-"""About so many microseconds of work."""
+"""Share of a client while no other client waits, in about microseconds of work."""
 SHARED_COST: Final = 500
+"""Share of a client while another client waits for answers."""
 _LATELY_US: Final = 50_000
-"""How long after its last request a client counts."""
+"""Time after its last request during which a client counts as waiting."""
 
 
 class Demand(Enum):
-    """What a client wants next."""
+    """The kind of a client's next request."""
 
     ANSWER = "answer"
     """A method with an answer, or a publish that is to be confirmed: the client waits."""
@@ -29,18 +30,19 @@ class Demand(Enum):
 
 
 class TurnShares:
-    """`shares.of(session, Demand.ANSWER, now_us=...)` is the cost of the work that may be done now."""
+    """`shares.of(session, Demand.ANSWER, now_us=...)` returns the cost of the work that may be done now."""
 
     def __init__(self) -> None:
         self._asker: object | None = None
-        """Who has asked last."""
+        """The session with the last request that has an answer."""
         self._asker_until_us = 0
-        """Until when the last asker counts; whoever asked before it, until `_others_until_us`."""
+        """Time until which `_asker` counts as waiting."""
         self._others_until_us = 0
+        """Time until which the askers before `_asker` count as waiting."""
         self._small_until_us = 0
 
     def of(self, session: object, demand: Demand, *, now_us: int) -> int:
-        """Return the share of a session that wants something."""
+        """Return the share of a session for its next request."""
         if demand is Demand.ANSWER:
             if self._asker is not session:
                 self._others_until_us = self._asker_until_us
@@ -54,11 +56,11 @@ class TurnShares:
         return SHARED_COST
 
     def are_small(self, now_us: int) -> bool:
-        """Return whether a client had a small share lately for anything but acks."""
+        """Return whether a client had a small share lately for a request other than an ack."""
         return now_us < self._small_until_us
 
     def forget(self, session: object) -> None:
-        """The session has ended."""
+        """Forget a session that has ended."""
         if self._asker is session:
             self._asker = None
             self._asker_until_us = self._others_until_us

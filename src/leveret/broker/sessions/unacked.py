@@ -1,11 +1,10 @@
-"""What a channel has delivered and not seen settled: delivery tags, and what they stand for.
+"""The unacked deliveries of a channel: their tags, offsets, consumers and times.
 
-Owns the map from tag to offset. Which tags are outstanding is an exact set, as compact as the cursor's; what
-was sent, to whom and when, is remembered once for a stretch of neighbouring offsets, in four columns. So a
-delivery costs some bytes, at most forty if it was sent by itself, in whatever order they are settled, and
-nothing is searched. What a settlement does to a queue is left to the channel. The rules: stretches are in the
-order of their tags; one ends where the next begins, or before: of the tags in between none is outstanding;
-one of which nothing is outstanding is dropped, sooner or later.
+The outstanding tags are an exact set, as compact as the cursor's. Offset, holder and time of delivery are
+kept once per stretch of neighbouring offsets, in four columns. So a delivery costs a few bytes, at most forty
+if it was sent alone, in whatever order deliveries are settled. The channel settles them at their queues. The
+rules: stretches are ordered by tag and do not overlap; tags between two stretches are not outstanding; a
+stretch without outstanding tags is dropped in time.
 """
 
 from __future__ import annotations
@@ -20,14 +19,16 @@ from typing import Generic, TypeVar
 from leveret.storage.offset_set import OffsetSet, Range
 
 Holder = TypeVar("Holder")
-"""Who took the messages: a consumer, or what stands for `basic.get`."""
+"""The consumer that has the messages; `basic.get` has one for each queue."""
 _STRETCHES_MIN = 64
-_LOOK = 1024
+"""Number of stretches below which none are dropped."""
+_SCANNED_MAX = 1024
+"""Number of stretches that one call of `_drop_settled` looks at."""
 
 
 @dataclass(slots=True)
 class Run(Generic[Holder]):
-    """The tags [start, stop) of one delivery; the offset of a tag is `tag + shift`."""
+    """Deliveries with the tags [start, stop); the offset of a tag is `tag + shift`."""
 
     start: int
     stop: int
@@ -51,7 +52,7 @@ class Unacked(Generic[Holder]):
 
     __slots__ = (
         "_holders",
-        "_looked_at",
+        "_next_scanned",
         "_shifts",
         "_sinces",
         "_starts",
@@ -67,21 +68,22 @@ class Unacked(Generic[Holder]):
         self._sinces = array("Q")
         self._holders: list[Holder] = []
         self._stop = 0
-        """After the last tag of the last stretch."""
+        """The tag after the last stretch."""
         self._stretches_max = _STRETCHES_MIN
-        self._looked_at = 0
-        """Where it goes on with dropping those that are settled."""
+        """Number of stretches above which `add` calls `_drop_settled`."""
+        self._next_scanned = 0
+        """Index of the stretch at which the next `_drop_settled` starts."""
 
     @property
     def count(self) -> int:
         return len(self._tags)
 
     def __iter__(self) -> Iterator[Run[Holder]]:
-        """What is outstanding, oldest first. Nothing may be settled meanwhile."""
+        """Yield the outstanding deliveries, oldest first; they must not be settled during the iteration."""
         return self._runs(self._tags.ranges())
 
     def add(self, first_tag: int, ranges: Sequence[Range], holder: Holder, *, now_us: int) -> None:
-        """Messages at these offsets were delivered under the tags from `first_tag` on."""
+        """Add deliveries of these offsets, with tags from `first_tag` on."""
         tag = first_tag
         for first, after in ranges:
             self._starts.append(tag)
@@ -95,21 +97,21 @@ class Unacked(Generic[Holder]):
             self._drop_settled()
 
     def take(self, first: int, last: int) -> tuple[list[Run[Holder]], int | None]:
-        """Settles the tags one by one; the second part is the first one that was not outstanding."""
+        """Take the tags up to the first one that is not outstanding; return the deliveries and this tag."""
         stop = last + 1
         if first == last:
             return (self._take([(first, stop)]), None) if first in self._tags else ([], first)
-        known = self._tags.first_absent(first)
-        if known >= stop:
+        unknown = self._tags.first_absent(first)
+        if unknown >= stop:
             return self._take([(first, stop)]), None
-        return (self._take([(first, known)]) if known > first else []), known
+        return (self._take([(first, unknown)]) if unknown > first else []), unknown
 
     def take_below(self, tag: int) -> list[Run[Holder]]:
-        """Settles everything below a tag that is not outstanding itself."""
+        """Take all outstanding tags below a tag."""
         return self._take(list(self._tags.ranges(0, tag)))
 
     def take_through(self, tag: int) -> tuple[list[Run[Holder]], int | None]:
-        """Settles everything up to a tag, which must be outstanding itself; 0 stands for all."""
+        """Take all tags up to an outstanding one, or all for 0; if the tag is unknown, only return it."""
         if tag == 0:
             return self.take_all(), None
         if tag not in self._tags:
@@ -117,7 +119,7 @@ class Unacked(Generic[Holder]):
         return self._take(list(self._tags.ranges(0, tag + 1))), None
 
     def take_within(self, start: int, stop: int) -> list[Run[Holder]]:
-        """Settles what is outstanding of the tags [start, stop)."""
+        """Take the outstanding tags in [start, stop)."""
         return self._take(list(self._tags.ranges(start, stop)))
 
     def take_all(self) -> list[Run[Holder]]:
@@ -127,7 +129,7 @@ class Unacked(Generic[Holder]):
         return taken
 
     def held_by(self, holders: Container[Holder]) -> list[Run[Holder]]:
-        """What these consumers hold, oldest first."""
+        """Return the unacked deliveries of these consumers, oldest first."""
         return [
             Run(first, after, self._shifts[index], holder, self._sinces[index])
             for index, holder, start, stop in self._stretches()
@@ -136,7 +138,7 @@ class Unacked(Generic[Holder]):
         ]
 
     def restore(self, runs: Sequence[Run[Holder]]) -> None:
-        """What was taken is outstanding again."""
+        """Make deliveries outstanding again that were taken."""
         for run in runs:
             self._tags.add(run.start, run.stop)
             self._stop = max(self._stop, run.stop)
@@ -148,20 +150,20 @@ class Unacked(Generic[Holder]):
                 self._holders.insert(index, run.holder)
 
     def within(self, start: int, stop: int) -> list[Run[Holder]]:
-        """What is outstanding of the tags [start, stop)."""
+        """Return the outstanding deliveries with tags in [start, stop)."""
         return list(self._runs(self._tags.ranges(start, stop)))
 
     def has_all(self, start: int, stop: int) -> bool:
-        """Whether all of the tags [start, stop) are outstanding."""
+        """Return whether all of the tags [start, stop) are outstanding."""
         return self._tags.first_absent(start) >= stop
 
     def has_any(self, start: int, stop: int) -> bool:
-        """Whether one of the tags [start, stop) is outstanding."""
+        """Return whether one of the tags [start, stop) is outstanding."""
         first = self._tags.first(start)
         return first is not None and first < stop
 
     def find(self, offset: int, holders: Container[Holder]) -> Run[Holder] | None:
-        """The delivery of this offset to one of them, if it is outstanding; 0.2 us a stretch."""
+        """Return an offset's outstanding delivery to one of these consumers, or None; 0.2 us a stretch."""
         for index, holder, start, stop in self._stretches():
             tag = offset - self._shifts[index]
             if start <= tag < stop and holder in holders and tag in self._tags:
@@ -169,7 +171,7 @@ class Unacked(Generic[Holder]):
         return None
 
     def _stretches(self) -> Iterator[tuple[int, Holder, int, int]]:
-        """Index, holder, and the tags from its first to before the next one's."""
+        """Yield index, holder, first tag, and first tag of the next stretch, for each stretch."""
         bounds = pairwise((*self._starts, self._stop))
         return (
             (index, holder, start, stop)
@@ -177,7 +179,7 @@ class Unacked(Generic[Holder]):
         )
 
     def _runs(self, ranges: Iterable[Range]) -> Iterator[Run[Holder]]:
-        """What these tags stand for, all of which are outstanding, or were until now."""
+        """Yield the deliveries of these tags, all of which are outstanding or have just been taken."""
         starts, shifts, holders, sinces = self._starts, self._shifts, self._holders, self._sinces
         for first, stop in ranges:
             index = bisect_right(starts, first)
@@ -190,7 +192,7 @@ class Unacked(Generic[Holder]):
             yield Run(start, stop, shifts[index - 1], holders[index - 1], sinces[index - 1])
 
     def _take(self, ranges: Sequence[Range]) -> list[Run[Holder]]:
-        """These tags, all of which are outstanding, are so no more."""
+        """Take these tags, all of which must be outstanding; return their deliveries."""
         taken = list(self._runs(ranges))
         self._tags.remove_many(ranges)
         if not self._tags:
@@ -198,26 +200,26 @@ class Unacked(Generic[Holder]):
         return taken
 
     def _is_of(self, run: Run[Holder], index: int) -> bool:
-        of = self._shifts[index], self._sinces[index], self._holders[index]
-        return of == (run.shift, run.since_us, run.holder)
+        stretch = self._shifts[index], self._sinces[index], self._holders[index]
+        return stretch == (run.shift, run.since_us, run.holder)
 
     def _drop_settled(self) -> None:
-        """Of the next stretches, in turns, keeps those of which something is outstanding.
+        """Drop settled stretches among the next `_SCANNED_MAX` ones, going on where the last call ended.
 
-        Half as many come before it is called again: so there are never much more than twice as many as are
-        needed, and nobody waits until a hundred thousand are looked through.
+        The next call comes after half as many new stretches. So there are never much more than twice as many
+        stretches as needed, and no call scans a hundred thousand of them.
         """
-        first, count = self._looked_at, len(self._starts)
-        after = min(first + _LOOK, count)
+        first, count = self._next_scanned, len(self._starts)
+        after = min(first + _SCANNED_MAX, count)
         bounds = pairwise((*self._starts[first : after + 1], self._stop)[: after + 1 - first])
         kept = [self.has_any(start, stop) for start, stop in bounds]
         for column in (self._starts, self._shifts, self._sinces):
             column[first:after] = array(column.typecode, compress(column[first:after], kept))
         self._holders[first:after] = compress(self._holders[first:after], kept)
-        self._looked_at = first + sum(kept) if after < count else 0
+        self._next_scanned = first + sum(kept) if after < count else 0
         left = len(self._starts)
-        self._stretches_max = max(_STRETCHES_MIN, left + min(_LOOK, left) // 2)
+        self._stretches_max = max(_STRETCHES_MIN, left + min(_SCANNED_MAX, left) // 2)
 
     def _clear(self) -> None:
         del self._starts[:], self._shifts[:], self._sinces[:], self._holders[:]
-        self._stretches_max, self._looked_at = _STRETCHES_MIN, 0
+        self._stretches_max, self._next_scanned = _STRETCHES_MIN, 0

@@ -1,1 +1,1 @@
-"""Streams: logs that keep what was read, and consumers that read them each from where it likes."""
+"""Streams: logs whose messages stay after they are read, and consumers that read them from any position."""

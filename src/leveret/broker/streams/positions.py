@@ -1,10 +1,11 @@
-"""Where a reader of a stream begins: `x-stream-offset` in all its forms, and where groups start or are sent.
+"""Positions in a stream: `x-stream-offset` in all its forms, and where groups start or move to.
 
     "first" | "last" | "next" | an offset | a point in time | how long ago ("1h", "7D")
 
-`last` is the last message there is (RabbitMQ begins with the last chunk, which is the last message or some
-before it), and `next` what comes from now on: rows too that are there and not committed yet. So does a time
-after them. An offset below the first means the first; one above the end is waited for.
+`last` is the last message of the stream (RabbitMQ begins with the last chunk, so possibly some messages
+before it). `next` begins with messages that become readable from now on, including rows that are stored but
+not committed yet; so does a time after the last message. An offset below the first one means the first; a
+reader waits for an offset above the end.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ WORDS = ("first", "last", "next")
 
 
 class Position(NamedTuple):
-    """A word, or `offset`, `time` (microseconds) or `ago` (likewise) with a number."""
+    """One of `WORDS`, or `offset`, `time` (microseconds) or `ago` (microseconds) with a number."""
 
     kind: str
     value: int = 0
 
-    def in_(self, stream: Readable) -> int:
-        """The offset at which a reader of this stream begins."""
+    def offset_in(self, stream: Readable) -> int:
+        """Return the offset at which a reader of this stream begins."""
         log, now_us = stream.log, stream.broker.now_us()
         match self.kind:
             case "first":
@@ -44,19 +45,19 @@ class Position(NamedTuple):
 
 
 def of_consumer(arguments: Mapping[str, Value], *, queue: str, vhost: str) -> Position:
-    """What `x-stream-offset` says; RabbitMQ's text where it makes no sense."""
+    """Return the position in `x-stream-offset`; raise with RabbitMQ's text if it is invalid."""
     value = arguments.get("x-stream-offset", "next")
-    found = parse(value)
-    if found is None:
+    position = parse(value)
+    if position is None:
         raise PreconditionFailed(
             f"invalid arg 'x-stream-offset' for queue '{queue}' in vhost '{vhost}': "
             f"{{invalid_stream_offset_arg,{{{type_name(value)},{as_term(value)}}}}}"
         )
-    return found
+    return position
 
 
 def parse(value: Value) -> Position | None:
-    """None for what is no position."""
+    """Return the position that a value stands for, or None."""
     if isinstance(value, Timestamp):
         return Position("time", 1_000_000 * value)
     if isinstance(value, int) and is_integer(value):

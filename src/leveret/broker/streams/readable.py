@@ -1,4 +1,4 @@
-"""A stream, as those know it who read from it: readers, groups, and positions in it."""
+"""The interface of a stream for its readers: readers, groups and positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.storage.log import Log
 
 
 class Readable(Protocol):
-    """`stream.readable()` is how far anybody may read."""
+    """`stream.readable()` returns the offset up to which messages may be read."""
 
     name: str
     log: Log
@@ -31,7 +31,7 @@ class Readable(Protocol):
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether it has messages that may be read once they are on disk."""
+        """Whether the stream has messages that may be read after the next sync."""
 
     @property
     def last(self) -> int | None:
@@ -41,27 +41,27 @@ class Readable(Protocol):
         """Return the first offset that must not be read yet."""
 
     def decided(self) -> int:
-        """Return the end, or the offset of the first row of a batch that is not committed yet."""
+        """Return the end of the stream, or the offset of the first row whose batch is not committed yet."""
 
-    def ahead(self, offset: int, count: int) -> int:
-        """Return the offset so many messages further on."""
+    def offset_after(self, offset: int, count: int) -> int:
+        """Return the offset `count` messages after `offset`."""
 
     def follow(self, follower: Follower) -> None:
-        """Tell this group's partition what happens to the stream."""
+        """Wake this group's partition from now on when the stream has new messages."""
 
     def unfollow(self, follower: Follower) -> None: ...
 
-    def not_supported(self, what: str) -> Unsupported: ...
+    def not_supported(self, operation: str) -> Unsupported: ...
 
 
 class Follower(Protocol):
-    """A group's partition, as its stream knows it."""
+    """What a stream needs of a group's partition that reads it."""
 
     @property
     def cursor(self) -> Cursor: ...
 
     @property
     def wants_more(self) -> bool:
-        """Whether it has consumers that are served at present."""
+        """Whether the partition has consumers that may be served at present."""
 
     def wake(self) -> None: ...

@@ -1,7 +1,7 @@
-"""One consumer's way through a stream: a position that moves up, and nothing that is kept of it.
+"""The reader of a stream for one consumer: a position that moves up, and that is not stored.
 
-An ack is credit for more. Nothing ever goes back: whoever wants to see a message again begins at its offset,
-and whoever wants progress to be kept consumes as the member of a group.
+An ack only gives credit for more messages. Nothing is requeued: a client that wants a message again begins at
+its offset, and a client that wants its progress stored consumes as the member of a group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leveret.broker.canonical import split_for_fields, with_headers
-from leveret.broker.queues.consumer import Consumer
 from leveret.broker.queues.deliverer import TURN_BYTES, TURN_MESSAGES_MAX
 from leveret.broker.queues.read_only import ReadOnlySource
 from leveret.broker.streams.readable import Readable
@@ -21,46 +20,45 @@ _SPLITS_MAX = 64
 _SPLIT_BYTES_MAX = 1024
 
 
-class Stamps:
-    """Content headers with further fields: some that stay, and the offset."""
+class OffsetHeaders:
+    """Adds fields to content headers: some fixed ones, and the offset of each record."""
 
     def __init__(self, fields: bytes = b"") -> None:
         self._fields = fields + _OFFSET_FIELD
         self._splits: dict[bytes, tuple[bytes, bytes]] = {}
 
-    def put(self, records: Sequence[Record], headers: Sequence[bytes]) -> list[bytes]:
-        """These headers, each with the offset of its record. 0.4 us where headers repeat."""
-        stamped = []
-        splits, size = self._splits, len(self._fields) + 8
+    def add_to(self, records: Sequence[Record], headers: Sequence[bytes]) -> list[bytes]:
+        """Return these headers, each with the offset of its record. 0.4 us where headers repeat."""
+        added = []
+        splits, added_bytes = self._splits, len(self._fields) + 8
         for record, header in zip(records, headers, strict=True):
             split = splits.get(header)
             if split is None:
-                split = self._split(header, size)
+                split = self._split(header, added_bytes)
                 if len(header) <= _SPLIT_BYTES_MAX:
                     if len(splits) >= _SPLITS_MAX:
                         splits.clear()
                     splits[header] = split
-            stamped.append(split[0] + record.offset.to_bytes(8, "big") + split[1])
-        return stamped
+            added.append(split[0] + record.offset.to_bytes(8, "big") + split[1])
+        return added
 
-    def _split(self, header: bytes, size: int) -> tuple[bytes, bytes]:
-        if OFFSET.encode() in header:  # a publisher's own
+    def _split(self, header: bytes, added_bytes: int) -> tuple[bytes, bytes]:
+        # The publisher has set a header of this name; it is replaced.
+        if OFFSET.encode() in header:
             header = with_headers(header, {}, (OFFSET,))
-        before, behind = split_for_fields(header, size)
-        return before + self._fields, behind
+        before, after = split_for_fields(header, added_bytes)
+        return before + self._fields, after
 
 
 class Reader(ReadOnlySource):
-    """`stream.reader(position)`; the consumer is attached when it is there."""
+    """`stream.reader(position)` makes one; the caller sets `consumer` afterwards."""
 
-    def __init__(self, stream: Readable, position: int, *, ended: Callable[[Reader], object]) -> None:
-        """`ended` is called when its consumer is gone."""
-        super().__init__(stream.broker, stream.vhost, stream.name)
+    def __init__(self, stream: Readable, position: int, *, ended: Callable[[], object]) -> None:
+        super().__init__(stream.broker, stream.vhost, stream.name, ended=ended)
         self.stream = stream
         self.position = position
         self.counters = stream.counters
-        self._ended = ended
-        self._stamps = Stamps()
+        self._offset_headers = OffsetHeaders()
         self._batch = 1
 
     def __str__(self) -> str:
@@ -73,8 +71,8 @@ class Reader(ReadOnlySource):
     def next(self, count: int) -> list[Record]:
         limit, waiting = self.stream.readable(), self.stream.cursor.waiting
         while (first := waiting.first_ready(self.position)) is not None and first < limit:
-            most = min(count, self._batch)
-            self.position = min(limit, first + most, self.stream.log.reach(first, TURN_BYTES))
+            max_count = min(count, self._batch)
+            self.position = min(limit, first + max_count, self.stream.log.reach(first, TURN_BYTES))
             records = self.stream.log.read(waiting.ready_within([(first, self.position)]))
             if records:
                 self._batch = min(TURN_MESSAGES_MAX, 2 * self._batch)
@@ -84,11 +82,7 @@ class Reader(ReadOnlySource):
         return []
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        return self._stamps.put(records, plain)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        self._ended(self)
+        return self._offset_headers.add_to(records, plain)
 
     def check_recover(self) -> None:
         raise self.stream.not_supported("basic.recover")

@@ -1,10 +1,9 @@
-"""A stream: a destination that is kept by age and size, whoever has read it.
+"""A stream: a destination whose messages are kept by age and size, whoever has read them.
 
-To publishers it is what a queue is. Its own cursor never hands anything out: what is ready in it is what
-readers may see, what is hidden until a batch is committed is leased in it, what retention or an abort has
-taken away is settled. Consumers read with a `Reader` each; groups have cursors of their own
-(`groups.partition`). The rule: nobody sees an offset that is not synced, or that lies behind one that is
-still undecided.
+To publishers it is like a queue. The stream's own cursor delivers nothing: messages that readers may see are
+ready in it, rows of uncommitted batches are leased, and messages removed by retention or an abort are
+settled. Each consumer reads with a `Reader`; groups have cursors of their own (`groups.partition`). The rule:
+no reader sees an offset that is not synced, or that lies behind one that is undecided.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ _RETIRE_US_LEAST = 1_000_000
 
 
 def retention_of(declared: QueueSettings) -> Retention:
-    """Messages go by whole files: those are made small enough for what is to be kept."""
-    kept = declared.kept_bytes
-    fitting = 0 if not kept else max(_SEGMENT_BYTES_LEAST, kept // _SEGMENTS_PER_LIMIT)
+    """Return the retention of a stream, with segments small enough, because whole segments are removed."""
+    kept_bytes = declared.kept_bytes
+    fitting = 0 if not kept_bytes else max(_SEGMENT_BYTES_LEAST, kept_bytes // _SEGMENTS_PER_LIMIT)
     return Retention(
         keep_settled=True,
         max_age_us=declared.max_age_us,
-        max_bytes=kept,
+        max_bytes=kept_bytes,
         segment_bytes=declared.segment_bytes or min(fitting, _SEGMENT_BYTES_MOST),
     )
 
 
 class Stream(Destination):
-    """`stream.readable()` is how far anybody may read."""
+    """`stream.readable()` returns the offset up to which messages may be read."""
 
     confirms_synced = True
 
@@ -64,22 +63,22 @@ class Stream(Destination):
         )
         self.runs = self
         self.readers: dict[Reader, None] = {}
-        """Consumers that read it by themselves."""
+        """Keys: the readers of single consumers, which belong to no group."""
         self._unsynced: deque[tuple[int, int]] = deque()
-        """(ticket, offset): up to where it may be read once that is safe."""
+        """(ticket, offset): the end of readable messages once the ticket's sync is done."""
         self._synced = self.log.next
         self._gaps = tuple(self.log.gaps())
-        """Numbers that no message has; only when a store is opened there can be more of them."""
+        """Ranges of offsets without messages; only opening a store can add some."""
         self._followers: dict[Follower, None] = {}
-        """Partitions of the groups that read it."""
+        """Keys: the partitions of groups that read the stream."""
         self.retire()
 
     @property
     def consumer_count(self) -> int:
         return len(self.readers)
 
-    def not_supported(self, what: str) -> Unsupported:
-        return Unsupported(f"{what} not supported by stream queues {self}")
+    def not_supported(self, operation: str) -> Unsupported:
+        return Unsupported(f"{operation} not supported by stream queues {self}")
 
     def change_settings(self, declared: QueueSettings) -> None:
         super().change_settings(declared)
@@ -88,10 +87,10 @@ class Stream(Destination):
         self.retire()
         self.wake()
 
-    # in
+    # arrival of messages
 
     def as_kept(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Everything in a stream survives a restart."""
+        """Set the persistent flag: all messages of a stream survive a restart."""
         if all(message.flags & PERSISTENT for message in messages):
             return messages
         return [message._replace(flags=message.flags | PERSISTENT) for message in messages]
@@ -105,20 +104,21 @@ class Stream(Destination):
         self._unsynced.append((ticket, self.log.next))
         if self.readers or any(follower.wants_more for follower in self._followers):
             self.broker.ledger.stall(self)
-        kept = self.settings.kept_bytes
-        if kept and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept >> 1):
+        kept_bytes = self.settings.kept_bytes
+        if kept_bytes and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept_bytes >> 1):
             self.broker.store.hurry()
 
     def hidden_appended(self, messages: Sequence[Message]) -> None:
         self.appended(messages)
 
     def untaken(self, ranges: Sequence[Range]) -> Sequence[tuple[Cursor, Sequence[Range]]]:
-        """What groups have not taken; not what retention has taken, or somebody has skipped."""
-        waiting = [(each.cursor, each.cursor.waiting.ready_within(ranges)) for each in self._followers]
+        """Return which of these messages still wait for a group, by the group's cursor."""
+        cursors = (follower.cursor for follower in self._followers)
+        waiting = ((cursor, cursor.waiting.ready_within(ranges)) for cursor in cursors)
         return [(cursor, ready) for cursor, ready in waiting if ready]
 
     def retire(self) -> None:
-        """Lets go of what is too old or too much: now and then, and after each checkpoint."""
+        """Remove messages above the limits of age and size; called regularly, and after each checkpoint."""
         if self.deleted:
             return
         self.broker.store.retire(self.log)
@@ -126,14 +126,15 @@ class Stream(Destination):
         if age_us is not None:
             now_us, pending_us = self.broker.now_us(), self.log.pending_since_us
             if pending_us is not None and pending_us + age_us <= now_us:
-                self.broker.store.hurry()  # what is in memory is looked at when it is in a file
+                # Retention removes messages only after they were written to a segment.
+                self.broker.store.hurry()
             due_us = now_us + max(_RETIRE_US_LEAST, age_us // 16)
             self.broker.timers.set((self, "age"), due_us, self.retire)
 
-    # out
+    # reading
 
-    def ahead(self, offset: int, count: int) -> int:
-        """The offset so many messages further on: what was left out after an unclean stop does not count."""
+    def offset_after(self, offset: int, count: int) -> int:
+        """Return the offset `count` messages after `offset`; gaps from an unclean stop do not count."""
         stop = offset + count
         for start, end in self._gaps:
             if start >= stop:
@@ -142,13 +143,12 @@ class Stream(Destination):
         return stop
 
     def readable(self) -> int:
-        """The first offset that must not be read yet."""
         self._note_synced()
         return min(self._synced, self.decided())
 
     def decided(self) -> int:
-        """The end, or the first row of a batch that is not committed yet: it may be there, or never."""
-        undecided = self.cursor.in_flight.first_leased  # of a stream nobody leases but such a batch
+        # Only rows of uncommitted batches are leased in a stream.
+        undecided = self.cursor.in_flight.first_leased
         return self.log.next if undecided is None else undecided
 
     def _note_synced(self) -> None:
@@ -170,18 +170,17 @@ class Stream(Destination):
 
     @property
     def last(self) -> int | None:
-        """The offset of the last message that may be read."""
         return self.cursor.waiting.last_ready(self.readable())
 
     def visible(self, start: int, stop: int) -> list[Range]:
-        """What of [start, stop) is there to be read."""
-        return self.cursor.waiting.ready_within([(start, stop)])
+        """Return the offsets in [start, stop) that still have messages to read."""
+        return self.cursor.waiting.ready_within([(start, stop)]) if start < stop else []
 
-    # who reads
+    # readers
 
     def reader(self, position: int) -> Reader:
         """Return a source that reads from this offset on."""
-        reader = Reader(self, position, ended=lambda each: self.readers.pop(each, None))
+        reader = Reader(self, position, ended=lambda: self.readers.pop(reader, None))
         self.readers[reader] = None
         return reader
 
@@ -194,7 +193,4 @@ class Stream(Destination):
     def close(self) -> None:
         self.broker.timers.cancel((self, "age"))
         for reader in list(self.readers):
-            consumer = reader.consumer
-            if consumer is not None:
-                reader.remove_consumer(consumer)
-                consumer.channel.consumer_lost(consumer)
+            reader.end()

@@ -1,8 +1,8 @@
-"""What messages can be published to and exchanges can lead to: a queue, or a stream.
+"""A destination of messages: a queue or a stream, to which clients publish and exchanges route.
 
-Owns what the two have in common: a name, a log with its own cursor, what was declared, and how messages come
-in. How they go out is left to them: a queue has a deliverer, a stream has readers. The rule: publishers,
-bindings and transactions know no more of a queue or a stream than this.
+`Destination` owns what queues and streams have in common: a name, a log with its own cursor, the declared
+settings, and how messages are appended. The subclasses own delivery: a queue has a deliverer, a stream has
+readers. The rule: publishers, bindings and transactions use only this interface.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from leveret.broker.queues.audit_marks import Trail
 from leveret.broker.queues.deduplication import Dedup
 from leveret.broker.queues.queue_settings import QueueSettings, effective
 from leveret.broker.sessions.pacing import PacedQueue
+from leveret.broker.vhosts.policies import NO_POLICIES
 from leveret.storage.cursor import Cursor
 from leveret.storage.log import Log
 from leveret.storage.offset_set import OffsetSet, Range
@@ -25,55 +26,55 @@ from leveret.storage.records import Message
 
 
 class Owner(Protocol):
-    """The session that an exclusive queue belongs to."""
+    """The session that owns an exclusive queue."""
 
     name: str
 
 
 class Host(Protocol):
-    """The virtual host, as its queues and streams know it."""
+    """The part of a virtual host that its queues and streams use."""
 
     name: str
     version: int
-    """Raised when routes that were remembered are void."""
+    """Version of the topology; a change makes cached routes invalid."""
 
     @property
     def exchanges(self) -> Mapping[str, object]: ...
 
     def route_on(self, exchange: str, keys: Sequence[str], header: bytes) -> Sequence[Destination]:
-        """Return where an exchange of this name leads a message to."""
+        """Return the destinations of a message that is published to the exchange of this name."""
 
     def hidden(self, destination: Destination) -> OffsetSet:
-        """Return the offsets of rows whose batch is not committed."""
+        """Return the offsets of rows in a destination whose batch is not committed."""
 
     def delete_queue(self, queue: Destination) -> int: ...
 
 
 class Account:
-    """The bytes that wait in a feed: nobody counts them where there is no limit of them."""
+    """The count of waiting bytes. This class counts nothing; queues with a byte limit have a subclass."""
 
     def bytes_of(self, ranges: Sequence[Range]) -> int:
-        """Return the size of these bodies, where bytes are limited; else 0."""
+        """Return the size of these messages' bodies, or 0 if bytes are not limited."""
         return 0
 
     def dropped(self, size_bytes: int) -> None:
-        """Messages that were ready or delayed are no longer."""
+        """Subtract ready or delayed messages that were dropped."""
 
     def returned(self, size_bytes: int) -> None:
-        """Messages have gone back to their place."""
+        """Add messages that were requeued."""
 
     def shown(self, size_bytes: int) -> None:
-        """Messages that were leased are ready, as if nobody had had them."""
+        """Add messages that were leased and are ready again."""
 
 
 class Destination:
     """A queue or a stream: `destination.append(messages)`."""
 
     runs: Runs
-    """What moves its messages: see `core.Scheduled`. An attribute, because each publish asks for it."""
+    """The deliverer or stream (`core.Scheduled`); an attribute because each publish reads it."""
 
     confirms_synced = False
-    """Whether also a transient message is confirmed only when it is on disk."""
+    """Whether even transient messages are confirmed only after a sync."""
 
     def __init__(
         self,
@@ -95,20 +96,22 @@ class Destination:
         self.cursor = cursor
         self.log: Log = cursor.log
         self.settings = effective(declared, consumer_timeout_ms=broker.limits.consumer_timeout_ms)
-        """The settings in force at present: see `change_settings`."""
+        """The settings in force, which `change_settings` changes."""
         self.table = table
         """The arguments as declared."""
+        self.policies = NO_POLICIES
+        """The policies that apply: see `policy_changes`."""
         self.durable = durable
         self.auto_delete = auto_delete
         self.owner = owner
-        """The session that an exclusive queue belongs to."""
+        """The session that owns an exclusive queue."""
         self.dedup = dedup
-        """What it remembers of publishes, where it stores each once."""
+        """The deduplication of publishes, or None."""
         self.confirms_synced = self.confirms_synced or dedup is not None
         self.trail = Trail(cursor) if declared.audit_us and durable else None
-        """What it writes down for the audit."""
+        """The notes for the audit, or None without an audit window."""
         self.defined = 0
-        """The number of the definition change that must be committed before its declaration is answered."""
+        """Number of the definition change that must be committed before the declare-ok."""
         self.deleted = False
         self.counters = Counters()
         self.account = Account()
@@ -117,31 +120,31 @@ class Destination:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
 
     def wake(self) -> None:
-        """Something changed that may let messages move."""
+        """Schedule the destination to run in this turn, because messages may be able to move."""
         self.broker.wake(self.runs)
 
     def used(self) -> None:
-        """Somebody declares it, or asks for a message."""
+        """Restart the queue's TTL: a client has declared the queue or got a message from it."""
 
     def retire(self) -> None:
-        """Lets go of what is kept too long, where messages are kept."""
+        """Drop messages that exceed the retention; only streams have one."""
 
     def close(self) -> None:
-        """It is deleted: whoever consumes from it is told."""
+        """Cancel the consumers of a destination that has been deleted."""
         raise NotImplementedError
 
     # settings
 
     def change_settings(self, declared: QueueSettings) -> None:
-        """Put other settings in force: for what is in the queue, what is in flight, and what comes."""
-        before = self.settings
+        """Change the settings for waiting messages, messages in flight and messages to come."""
         settings = effective(declared, consumer_timeout_ms=self.broker.limits.consumer_timeout_ms)
-        assert settings.fixed() == before.fixed(), "these are of the queue as long as it exists"
+        assert settings.fixed() == self.settings.fixed(), "fixed settings last as long as the queue"
         self.settings = settings
-        self.vhost.version += 1  # routes know whether a queue may refuse publishes
+        # Cached routes record whether a queue may refuse publishes.
+        self.vhost.version += 1
 
     def check_access(self, session: object) -> None:
-        """An exclusive queue belongs to the session that declared it."""
+        """Raise if an exclusive queue belongs to another session."""
         if self.owner is not None and self.owner is not session:
             raise self.locked()
 
@@ -151,17 +154,17 @@ class Destination:
             "connection or the exclusive property value does not match that of the original declaration."
         )
 
-    # what it holds
+    # contents
 
     @property
     def logs(self) -> list[Log]:
-        """All that the store keeps of it: its log, and behind it what it remembers of publishes."""
-        memory = None if self.dedup is None else self.dedup.log
-        return [self.log] if memory is None else [self.log, memory]
+        """The log of messages and, with deduplication, the log of producers' sequences."""
+        dedup_log = None if self.dedup is None else self.dedup.log
+        return [self.log] if dedup_log is None else [self.log, dedup_log]
 
     @property
     def log_id(self) -> int:
-        """A queue that is deleted and declared again has another one."""
+        """ID of the log. A queue that is deleted and declared again has another ID."""
         return self.log.id
 
     @property
@@ -178,71 +181,71 @@ class Destination:
 
     @property
     def hidden(self) -> int:
-        """How many rows of batches that are not committed are in it: in flight, and nobody's."""
+        """Number of rows whose batch is not committed; the cursor counts them as in flight."""
         return len(self.vhost.hidden(self))
 
     @property
     def paced(self) -> PacedQueue | None:
-        """The queue whose consumers publishers may have to wait for, if it has any."""
+        """The queue if it has consumers for which publishers may have to wait, or None."""
         return None
 
     def decided(self) -> int:
-        """Return the offset up to which it is known what there is to be read: as a rule the end."""
+        """Return the offset below which every batch is committed or gone: usually the end of the log."""
         return self.log.next
 
     @property
     def consumer_count(self) -> int:
         raise NotImplementedError
 
-    # in
+    # incoming messages
 
     def append(self, messages: Sequence[Message]) -> int:
-        """Takes messages in, from the returned offset on; safe when the store's present ticket is."""
+        """Append messages and return the first offset; they are safe when the store's ticket is."""
         messages = self.as_kept(messages)
         start, _ = self.broker.store.append(self.log, messages)
         self.appended(messages)
         return start
 
     def expect(self, messages: Sequence[Message]) -> None:
-        """These are about to be appended, because somebody wants to see what becomes of them."""
+        """Prepare for an append that happens before the end of the turn, because a method looks at it."""
 
     def has_room(self, count: int, size_bytes: int) -> bool:
-        """Whether it takes so many messages at once, with bodies of this size."""
+        """Return whether the length limits allow so many more messages with bodies of this size."""
         return True
 
     def admit(self, messages: Sequence[Message], append: Callable[[Sequence[Message]], None]) -> set[int]:
-        """Append what there is room for; return the positions of those that were refused."""
+        """Append the messages for which there is room; return the positions of the refused ones."""
         append(messages)
         return set()
 
     def knows(self, message: Message) -> bool:
-        """Whether a publish is known to be stored already."""
+        """Return whether deduplication knows that a publish is already stored."""
         return self.dedup is not None and self.dedup.knows(message)
 
     def as_kept(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages as they are stored."""
+        """Return the messages in the form in which they are stored."""
         raise NotImplementedError
 
     def appended(self, messages: Sequence[Message]) -> None:
-        """Messages have been appended, here or in a transaction."""
+        """Handle messages that have been appended, directly or by a transaction."""
         raise NotImplementedError
 
     def hidden_appended(self, messages: Sequence[Message]) -> None:
-        """Rows of a batch have been appended, which nobody sees before it is committed."""
+        """Handle appended rows of a batch; they are hidden until the batch is committed."""
         raise NotImplementedError
 
     def release(self, ranges: Sequence[Range]) -> None:
-        """What was leased is ready again, as if nobody had had it."""
+        """Make leased messages ready again, as if they had not been leased."""
         self.cursor.release(ranges)
         self.shown(ranges)
 
     def shown(self, ranges: Sequence[Range]) -> None:
-        """Messages that were leased are ready: given back, or shown for the first time."""
+        """Handle leased or hidden messages that have become ready."""
         self.account.shown(self.account.bytes_of(ranges))
         self.wake()
 
     def note_arrival(self, messages: Sequence[Message]) -> None:
-        """These are the last in the log: they are counted, and written down for the audit."""
+        """Count the last messages of the log, and note them for the audit."""
         self.counters.published += len(messages)
         self.counters.bytes_in = self.log.appended_bytes
         if self.trail is not None:
@@ -251,5 +254,5 @@ class Destination:
             self.broker.ledger.await_audit(self.trail)
 
     def untaken(self, ranges: Sequence[Range]) -> Sequence[tuple[Cursor, Sequence[Range]]]:
-        """Return where else, beside its own cursor, these messages wait for somebody to take them."""
+        """Return the other cursors over the log, each with the messages that it has not taken yet."""
         return ()

@@ -1,4 +1,4 @@
-"""Names that clients give: what is cut out of them, and which are not theirs to give."""
+"""Names that clients choose: removes line ends from them, and refuses reserved names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
 def cleaned(name: str) -> str:
-    """Line ends are dropped from the names of queues and exchanges."""
+    """Return the name of a queue or exchange without line ends."""
     return name.translate(_LINE_ENDS)
 
 

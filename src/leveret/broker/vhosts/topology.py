@@ -1,7 +1,7 @@
-"""What a virtual host has, and the way of a message through it.
+"""The topology of a virtual host: its exchanges, queues and bindings, and how messages are routed.
 
-Owns what exists under which name, what is bound to what, and how a message is routed. Changing any of this is
-left to `vhost.VirtualHost`. The rule: every change raises `version`, by which remembered routes become void.
+`Topology` looks things up by name and routes messages. Its subclass `vhost.VirtualHost` changes it. The rule:
+every change raises `version`, which makes cached routes invalid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Topology:
         self.name = name
         self.version = 0
         self.queues: dict[str, Destination] = {}
-        """Queues and streams, by name."""
+        """Queues and streams by name."""
         self.plain_queues: dict[str, Queue] = {}
         self.streams: dict[str, Stream] = {}
         self.exchanges: dict[str, Exchange] = {
@@ -47,37 +47,41 @@ class Topology:
             for exchange, type_ in _PREDECLARED
         }
         self._bound_to: dict[Bound, dict[Exchange, int]] = {}
-        """Where something is bound, and how often: what must be looked at when it goes."""
+        """By queue or exchange: the exchanges it is bound to, with the number of bindings."""
         self._by_headers: dict[Exchange, bool] = {}
+        """Cached results of `looks_at_headers`."""
         self._by_headers_version = 0
+        """Version of the topology for which `_by_headers` is valid."""
 
     # looking things up
 
     def queue(self, name: str) -> Destination:
-        found = self.queues.get(name)
-        if found is None:
+        """Return the queue or stream of this name; raise NotFound if there is none."""
+        queue = self.queues.get(name)
+        if queue is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
-        return found
+        return queue
 
     def plain_queue(self, name: str, *, what: str) -> Queue:
-        """The same for what streams can't do: `what` names it to the client."""
+        """Return the queue of this name; raise if it is a stream, which does not support `what`."""
         queue = self.queue(name)
         if queue.name in self.streams:
             raise self.streams[name].not_supported(what)
         return self.plain_queues[name]
 
     def exchange(self, name: str) -> Exchange:
-        found = self.exchanges.get(name)
-        if found is None:
+        """Return the exchange of this name; raise NotFound if there is none."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
-        return found
+        return exchange
 
     def target(self, name: str) -> Exchange:
-        """The same for one that clients publish to."""
-        found = self.exchange(name)
-        if found.internal:
-            raise AccessRefused(f"cannot publish to internal {self.describe(found)}")
-        return found
+        """Return the exchange of this name; raise if clients may not publish to it."""
+        exchange = self.exchange(name)
+        if exchange.internal:
+            raise AccessRefused(f"cannot publish to internal {self.describe(exchange)}")
+        return exchange
 
     def describe(self, exchange: Exchange) -> str:
         return f"exchange '{exchange.name}' in vhost '{self.name}'"
@@ -85,63 +89,63 @@ class Topology:
     # routing
 
     def route(self, exchange: Exchange, key: str, properties: Mapping[str, Value]) -> list[Destination]:
-        """The queues a message reaches, each once: through exchanges bound to exchanges and alternates."""
+        """Return the queues that a message reaches, each once, also through bound and alternate exchanges."""
         return self._reached(exchange, (key,), properties)
 
     def route_message(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> list[Destination]:
-        """The queues a message reaches under any of its keys; its header counts where an exchange asks."""
+        """Return the queues that a message reaches with any of its keys; decode its header only if needed."""
         return self._reached(exchange, keys, decode(header) if self.looks_at_headers(exchange) else {})
 
     def _reached(
         self, exchange: Exchange, keys: Sequence[str], properties: Mapping[str, Value]
     ) -> list[Destination]:
-        found: dict[Destination, None] = {}
+        queues: dict[Destination, None] = {}
         seen = {exchange}
         waiting = [exchange]
         while waiting:
             source = waiting.pop()
             if not source.name:
-                found.update((self.queues[key], None) for key in keys if key in self.queues)
+                queues.update((self.queues[key], None) for key in keys if key in self.queues)
                 continue
             reached = source.router.route_all(keys, properties)
             if not reached and source.alternate is not None:
                 alternate = self.exchanges.get(source.alternate)
                 reached = () if alternate is None else (alternate,)
-            for each in reached:
-                if isinstance(each, Destination):
-                    found[each] = None
-                elif each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
-        return list(found)
+            for bound in reached:
+                if isinstance(bound, Destination):
+                    queues[bound] = None
+                elif bound not in seen:
+                    seen.add(bound)
+                    waiting.append(bound)
+        return list(queues)
 
     def route_on(self, exchange: str, keys: Sequence[str], header: bytes) -> list[Destination]:
-        """The same for an exchange that is known by its name alone; nowhere if there is none."""
-        found = self.exchanges.get(exchange)
-        return [] if found is None else self.route_message(found, keys, header)
+        """Return the queues that a message reaches from an exchange, none if the exchange does not exist."""
+        source = self.exchanges.get(exchange)
+        return [] if source is None else self.route_message(source, keys, header)
 
     def looks_at_headers(self, exchange: Exchange) -> bool:
-        """Whether an exchange on the way decides by headers or properties: no route can be remembered."""
+        """Return whether routes can't be cached because an exchange on the way routes by headers."""
         if self._by_headers_version != self.version:
             self._by_headers_version = self.version
             self._by_headers.clear()
-        known = self._by_headers.get(exchange)
-        if known is None:
-            known = self._by_headers[exchange] = self._has_headers_ahead(exchange)
-        return known
+        by_headers = self._by_headers.get(exchange)
+        if by_headers is None:
+            by_headers = self._by_headers[exchange] = self._leads_to_headers(exchange)
+        return by_headers
 
-    def _has_headers_ahead(self, exchange: Exchange) -> bool:
+    def _leads_to_headers(self, exchange: Exchange) -> bool:
         seen = {exchange}
         waiting = [exchange]
         while waiting:
             source = waiting.pop()
             if source.router.needs_properties:
                 return True
-            onward = [each for each in self.exchanges.values() if source in self._bound_to.get(each, ())]
+            onward = [bound for bound in self.exchanges.values() if source in self._bound_to.get(bound, ())]
             if source.alternate is not None and source.alternate in self.exchanges:
                 onward.append(self.exchanges[source.alternate])
-            for each in onward:
-                if each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
+            for bound in onward:
+                if bound not in seen:
+                    seen.add(bound)
+                    waiting.append(bound)
         return False

@@ -1,8 +1,8 @@
-"""A virtual host: how its exchanges, queues and bindings come and go.
+"""A virtual host: creates and deletes its exchanges, queues and bindings.
 
-Owns the changes of the topology: what is made, what goes when something else goes. Reading it and routing are
-left to `topology.Topology`; whether a user may do something, and what is answered, to the methods. Durable
-things are handed to the broker as definition changes. The rule: every change raises `version`.
+`VirtualHost` owns the changes of the topology, including what is deleted along with something else. Its base
+`topology.Topology` owns lookup and routing; callers check permissions and answer the client. Durable objects
+are handed to the broker as definition changes. The rule: every change raises `version`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from leveret.broker.queues.arguments import alternate_exchange, declared_setting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_labels import label_of, row_of
 from leveret.broker.queues.queue_settings import QueueSettings
-from leveret.broker.sessions.returned_messages import Returned
+from leveret.broker.sessions.returned_messages import ReturnedMessages
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.broker.vhosts.destination import Destination, Owner
+from leveret.broker.vhosts.policies import Policies
+from leveret.broker.vhosts.policy_changes import apply_to_exchange, apply_to_queue
 from leveret.broker.vhosts.topology import Topology
 from leveret.storage.cursor import Cursor
 from leveret.storage.log import Log
@@ -38,17 +40,18 @@ from leveret.storage.well_known_names import OWN_CURSOR
 
 
 class VirtualHost(Topology):
-    """`vhost.add_exchange(...)`, `vhost.add_queue(...)`, `vhost.bind(...)`, and what undoes them."""
+    """`vhost.add_exchange(...)`, `vhost.add_queue(...)`, `vhost.bind(...)`, and their opposites."""
 
     def __init__(self, broker: DefiningCore, name: str) -> None:
         super().__init__(broker, name)
+        self.policies = Policies()
         self.groups = Groups(self)
-        self.returned = Returned(self)
+        self.returned_messages = ReturnedMessages(self)
         self.stages: Stages | None = None
-        """What batches have written that are not committed; from the first one on."""
-        self._leaving: deque[Exchange] = deque()
-        """Exchanges that have lost a binding."""
-        self._sweeping = False
+        """The staged batches; None until the first one."""
+        self._unbound: deque[Exchange] = deque()
+        """Exchanges that have lost a binding and may have to be deleted."""
+        self._deleting_unbound = False
 
     # exchanges
 
@@ -62,43 +65,35 @@ class VirtualHost(Topology):
         internal: bool,
         table: Mapping[str, Value],
     ) -> Exchange:
-        exchange = Exchange(
-            name,
-            type_,
-            ROUTERS[type_](),
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            table=table,
-            alternate=alternate_exchange(table, name=name, vhost=self.name),
-        )
+        row = ExchangeRow(self.name, name, type_, auto_delete, internal, table)
+        exchange = _exchange_of(row, durable=durable)
         if durable:
             self.broker.definitions.check()
         self.exchanges[name] = exchange
+        apply_to_exchange(self, exchange)
         self.version += 1
         if durable:
-            change = Change(self._exchange_row(exchange))
-            exchange.defined = self.broker.define(change, undo=lambda: self._undo_exchange(exchange))
+            exchange.defined = self.broker.define(Change(row), undo=lambda: self._undo_exchange(exchange))
         return exchange
 
     def _undo_exchange(self, exchange: Exchange) -> None:
-        """A new exchange can't be written down, so it was never there."""
+        """Delete a new exchange whose definition can't be written."""
         if self.exchanges.get(exchange.name) is exchange:
             self.delete_exchange(exchange)
 
     def delete_exchange(self, exchange: Exchange) -> int:
-        """Deletes it with its bindings on both sides; returns the number of the definition change."""
+        """Delete an exchange with its bindings on both sides; return the number of the definition change."""
         changes = []
         for binding in list(exchange.router.bindings):
-            self._unregister(exchange, binding.destination, all_of=True)
-            changes += self._binding_changes(exchange, binding.destination, binding, removed=True)
+            self._unregister(exchange, binding.destination, all_bindings=True)
+            changes += self._binding_changes(exchange, *binding, removed=True)
         del self.exchanges[exchange.name]
         if exchange.durable:
-            changes.append(Change(self._exchange_row(exchange), removed=True))
-        changes += self._let_go(exchange)
+            changes.append(Change(ExchangeRow(self.name, exchange.name, exchange.type), removed=True))
+        changes += self._remove_bindings_to(exchange)
         self.version += 1
         number = self.broker.define(*changes)
-        self._go_with_last_bindings()
+        self._delete_unbound()
         return number
 
     # queues
@@ -114,17 +109,17 @@ class VirtualHost(Topology):
         declared: QueueSettings,
     ) -> Destination:
         store = self.broker.store
-        if durable and owner is None:
+        lasting = durable and owner is None
+        if lasting:
             self.broker.definitions.check()
-        row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
-        label = label_of(row) if row else ""
+        label = label_of(QueueRow(self.name, name, 0, auto_delete, table)) if lasting else ""
         log = store.create_log(label=label, retention=_retention(declared))
         cursor = store.create_cursor(
             log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
         )
-        memory = None
+        dedup = None
         if declared.dedup:
-            memory = deduplication.create(store, log, window=declared.dedup_window, lasting=row is not None)
+            dedup = deduplication.create(store, log, window=declared.dedup_window, lasting=lasting)
         queue = self._make_queue(
             name,
             cursor=cursor,
@@ -133,19 +128,15 @@ class VirtualHost(Topology):
             durable=durable,
             auto_delete=auto_delete,
             owner=owner,
-            dedup=memory,
+            dedup=dedup,
         )
         self.version += 1
         if declared.audit_us:
-            self.returned.look()
-        if durable and owner is None:
+            self.returned_messages.update_retention()
+        if lasting:
             change = Change(self._queue_row(queue))
-            queue.defined = self.broker.define(change, undo=lambda: self._undo_queue(queue))
+            queue.defined = self.broker.define(change, undo=lambda: self.delete_queue(queue))
         return queue
-
-    def _undo_queue(self, queue: Destination) -> None:
-        """A new queue can't be written down, so it was never there."""
-        self.delete_queue(queue)
 
     def _make_queue(
         self,
@@ -163,6 +154,7 @@ class VirtualHost(Topology):
             stream = self.queues[name] = self.streams[name] = Stream(
                 self.broker, self, name, cursor=cursor, declared=declared, table=table, dedup=dedup
             )
+            apply_to_queue(self, stream)
             return stream
         queue = self.queues[name] = self.plain_queues[name] = Queue(
             self.broker,
@@ -176,15 +168,16 @@ class VirtualHost(Topology):
             owner=owner,
             dedup=dedup,
         )
+        apply_to_queue(self, queue)
         return queue
 
     def add_lasting_queue(self, name: str) -> Destination:
-        """Make a durable queue without arguments."""
+        """Create a durable queue without arguments."""
         settings = QueueSettings()
         return self.add_queue(name, durable=True, auto_delete=False, owner=None, table={}, declared=settings)
 
     def delete_queue(self, queue: Destination) -> int:
-        """Deletes it with its bindings and all that is in it; its consumers are told."""
+        """Delete a queue with bindings and messages, cancel its consumers; return the change's number."""
         if queue.deleted:
             return 0
         queue.deleted = True
@@ -193,14 +186,14 @@ class VirtualHost(Topology):
         self.plain_queues.pop(queue.name, None)
         del self.queues[queue.name]
         self.version += 1
-        changes = self._let_go(queue)
+        changes = self._remove_bindings_to(queue)
         if queue.durable and queue.owner is None:
             changes.append(Change(self._queue_row(queue), removed=True))
         number = self.broker.define(*changes)
-        self._go_with_last_bindings()
+        self._delete_unbound()
         queue.close()
         if queue.settings.audit_us:
-            self.returned.look()
+            self.returned_messages.update_retention()
         if queue.trail is not None:
             self.broker.ledger.forget_trail(queue.trail)
         for log in queue.logs:
@@ -208,45 +201,46 @@ class VirtualHost(Topology):
         return number
 
     def retire(self) -> None:
-        """Lets streams look whether they keep too much."""
+        """Let streams drop messages that exceed their retention."""
         for queue in self.queues.values():
             queue.retire()
 
     # batches
 
     def batches(self) -> Stages:
-        """What batches write, kept account of from the first one on."""
+        """Return the staged batches of this virtual host."""
         if self.stages is None:
             self.stages = Stages(self)
         return self.stages
 
     def hidden(self, queue: Destination) -> OffsetSet:
-        """The offsets of rows in a queue or stream whose batch is not committed."""
+        """Return the offsets of rows in a queue or stream whose batch is not committed."""
         return OffsetSet() if self.stages is None else self.stages.hidden(queue)
 
-    def restore_returned(self, beside: SideLogs) -> None:
-        """After the queues, which say how long it is kept."""
-        self.returned.restore(beside.get((auxiliary_logs.RETURNED, self.name)))
+    def restore_returned(self, side_logs: SideLogs) -> None:
+        """Restore the returned messages, after the queues, whose audit windows limit their age."""
+        self.returned_messages.restore(side_logs.get((auxiliary_logs.RETURNED, self.name)))
 
-    def restore_batches(self, beside: SideLogs) -> None:
-        """After the queues. What is leased, and neither in a query's nor in a batch's account, is ready."""
-        log = beside.get((auxiliary_logs.STAGES, self.name))
+    def restore_batches(self, side_logs: SideLogs) -> None:
+        """Restore staged batches, after the queues; make leased messages ready that no note mentions."""
+        log = side_logs.get((auxiliary_logs.STAGES, self.name))
         if log is not None:
             self.stages = Stages(self, log)
         for queue in self.queues.values():
             plain = self.plain_queues.get(queue.name)
-            accounted = [] if plain is None or plain.leases is None else list(plain.leases.held())
-            show_strays(queue, [*accounted, *self.hidden(queue).ranges()])
+            leased = [] if plain is None or plain.leases is None else list(plain.leases.held())
+            show_strays(queue, [*leased, *self.hidden(queue).ranges()])
 
     # bindings
 
     def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
-        """Binds; returns the number of the definition change, 0 if there was none to make."""
-        changes = self._binding_changes(source, destination, (key, arguments))
+        """Bind; return the number of the definition change that must be committed before the answer."""
+        changes = self._binding_changes(source, destination, key, arguments)
         if changes and not source.router.has(destination, key, arguments):
             self.broker.definitions.check()
         if not source.router.bind(destination, key, arguments):
-            return self.broker.definitions.last_put  # it may have been made a moment ago
+            # The binding exists, but its definition may not be committed yet.
+            return self.broker.definitions.last_put
         counts = self._bound_to.setdefault(destination, {})
         counts[source] = counts.get(source, 0) + 1
         self.version += 1
@@ -258,7 +252,7 @@ class VirtualHost(Topology):
     def _undo_binding(
         self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]
     ) -> None:
-        """A new binding can't be written down, so it was never there: no exchange goes because of it."""
+        """Remove a new binding whose definition can't be written; this deletes no auto-delete exchange."""
         if self.exchanges.get(source.name) is not source:
             return
         if source.router.unbind(destination, key, arguments):
@@ -271,52 +265,47 @@ class VirtualHost(Topology):
             return 0
         self._unregister(source, destination)
         self.version += 1
-        number = self.broker.define(
-            *self._binding_changes(source, destination, (key, arguments), removed=True)
-        )
-        self._leaving.append(source)
-        self._go_with_last_bindings()
+        number = self.broker.define(*self._binding_changes(source, destination, key, arguments, removed=True))
+        self._unbound.append(source)
+        self._delete_unbound()
         return number
 
-    def _let_go(self, destination: Bound) -> list[Change]:
-        """Something is deleted: so are the bindings that lead to it; exchanges may follow."""
+    def _remove_bindings_to(self, destination: Bound) -> list[Change]:
+        """Remove all bindings that lead to a destination; return the definition changes."""
         changes = []
         for source in self._bound_to.pop(destination, {}):
             for binding in source.router.bindings_of(destination):
-                changes += self._binding_changes(source, destination, binding, removed=True)
+                changes += self._binding_changes(source, *binding, removed=True)
             source.router.forget(destination)
-            self._leaving.append(source)
+            self._unbound.append(source)
         return changes
 
-    def _go_with_last_bindings(self) -> None:
-        """Auto-delete exchanges that lost their last binding go, and others with them, in turn."""
-        while not self._sweeping and self._leaving:
-            each = self._leaving.popleft()
-            if each.auto_delete and not len(each.router) and self.exchanges.get(each.name) is each:
-                self._sweeping = True
-                self.delete_exchange(each)
-                self._sweeping = False
+    def _delete_unbound(self) -> None:
+        """Delete auto-delete exchanges that have lost their last binding, also those that follow from it."""
+        while not self._deleting_unbound and self._unbound:
+            exchange = self._unbound.popleft()
+            is_unbound = exchange.auto_delete and not len(exchange.router)
+            if is_unbound and self.exchanges.get(exchange.name) is exchange:
+                self._deleting_unbound = True
+                self.delete_exchange(exchange)
+                self._deleting_unbound = False
 
-    def _unregister(self, source: Exchange, destination: Bound, *, all_of: bool = False) -> None:
+    def _unregister(self, source: Exchange, destination: Bound, *, all_bindings: bool = False) -> None:
+        """Subtract one binding, or all bindings, of a source and a destination from `_bound_to`."""
         counts = self._bound_to.get(destination, {})
         left = counts.get(source, 0) - 1
-        if left > 0 and not all_of:
+        if left > 0 and not all_bindings:
             counts[source] = left
         else:
             counts.pop(source, None)
         if not counts:
             self._bound_to.pop(destination, None)
 
-    def restore_groups(self, beside: SideLogs) -> None:
-        """After the bindings, which say what a topic is made of."""
-        self.groups.restore(beside.get((auxiliary_logs.GROUPS, self.name)))
+    def restore_groups(self, side_logs: SideLogs) -> None:
+        """Restore the groups, after the bindings, which determine a topic's partitions."""
+        self.groups.restore(side_logs.get((auxiliary_logs.GROUPS, self.name)))
 
-    # their durable shadows
-
-    def _exchange_row(self, exchange: Exchange) -> ExchangeRow:
-        return ExchangeRow(
-            self.name, exchange.name, exchange.type, exchange.auto_delete, exchange.internal, exchange.table
-        )
+    # definitions
 
     def _queue_row(self, queue: Destination) -> QueueRow:
         return QueueRow(self.name, queue.name, queue.log.id, queue.auto_delete, queue.table)
@@ -325,38 +314,30 @@ class VirtualHost(Topology):
         self,
         source: Exchange,
         destination: Bound,
-        binding: tuple[Bound, str, Mapping[str, Value]] | tuple[str, Mapping[str, Value]],
+        key: str,
+        arguments: Mapping[str, Value],
         *,
         removed: bool = False,
     ) -> list[Change]:
-        """A binding is durable when both of its ends are."""
+        """Return the definition change for a binding, none unless both of its ends are durable."""
         exclusive = isinstance(destination, Destination) and destination.owner is not None
         if not (source.durable and destination.durable) or exclusive:
             return []
-        key, arguments = binding[-2:]
         to_queue = isinstance(destination, Destination)
         row = BindingRow(self.name, source.name, to_queue, destination.name, key, arguments)
         return [Change(row, removed)]
 
     def restore_exchange(self, row: ExchangeRow) -> None:
-        self.exchanges[row.name] = Exchange(
-            row.name,
-            row.type,
-            ROUTERS[row.type](),
-            durable=True,
-            auto_delete=row.auto_delete,
-            internal=row.internal,
-            table=row.arguments,
-            alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
-        )
+        self.exchanges[row.name] = exchange = _exchange_of(row, durable=True)
+        apply_to_exchange(self, exchange)
 
-    def restore_queue(self, row: QueueRow, log: Log | None, beside: SideLogs) -> None:
-        """The queue over its log, whose label knows best; over a new one if there is none.
+    def restore_queue(self, row: QueueRow, log: Log | None, side_logs: SideLogs) -> None:
+        """Restore a queue over its log, or over a new log if `log` is None.
 
-        A log is missing when its creation was lost with the last moments of a process. Nothing that was
-        promised can have been in it. `beside` are the logs in which it keeps account of other things.
+        The label of the log takes precedence over the row. A log is missing if a crash came before its
+        creation was synced, so no confirmed message can have been in it.
         """
-        defined = row
+        stored_row = row
         if log is None:
             log = self.broker.store.create_log(label=label_of(row))
         row = row_of(log)
@@ -366,30 +347,30 @@ class VirtualHost(Topology):
         cursor = self.broker.store.cursors(log.id).get(OWN_CURSOR) or self.broker.store.create_cursor(
             log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
         )
-        memory = None
+        dedup = None
         if declared.dedup:
             window = declared.dedup_window
-            kept = beside.get((auxiliary_logs.DEDUP, log.id))
-            memory = deduplication.restore(self.broker.store, log, kept, window=window)
+            dedup_log = side_logs.get((auxiliary_logs.DEDUP, log.id))
+            dedup = deduplication.restore(self.broker.store, log, dedup_log, window=window)
         queue = self._make_queue(
             row.name,
             cursor=cursor,
             declared=declared,
             table=dict(row.arguments),
             auto_delete=row.auto_delete,
-            dedup=memory,
+            dedup=dedup,
         )
-        notes = beside.get((auxiliary_logs.LEASES, log.id))
+        notes = side_logs.get((auxiliary_logs.LEASES, log.id))
         if notes is not None and (plain := self.plain_queues.get(row.name)) is not None:
             plain.leases = Leases(plain, plain.deliverer, notes)
         if queue.trail is not None:
             queue.trail.catch_up()
-        if row != defined:
+        if row != stored_row:
             queue.defined = self.broker.define(Change(row))
         queue.wake()
 
     def restore_binding(self, row: BindingRow) -> bool:
-        """Bind as this row says; return False if one of its ends is missing."""
+        """Restore a binding; return False if one of its ends is missing."""
         source = self.exchanges.get(row.source)
         destination: Bound | None = (self.queues if row.to_queue else self.exchanges).get(row.destination)
         if source is None or destination is None:
@@ -398,6 +379,19 @@ class VirtualHost(Topology):
             counts = self._bound_to.setdefault(destination, {})
             counts[source] = counts.get(source, 0) + 1
         return True
+
+
+def _exchange_of(row: ExchangeRow, *, durable: bool) -> Exchange:
+    return Exchange(
+        row.name,
+        row.type,
+        ROUTERS[row.type](),
+        durable=durable,
+        auto_delete=row.auto_delete,
+        internal=row.internal,
+        table=row.arguments,
+        alternate=alternate_exchange(row.arguments, name=row.name, vhost=row.vhost),
+    )
 
 
 def _retention(declared: QueueSettings) -> Retention:

@@ -1,6 +1,7 @@
-"""Everything that a person, a page or a metric may ask of the broker, as plain data.
+"""Views: the state of the broker as plain data, for the HTTP API, pages and metrics.
 
-One module for each kind of thing. `list_x(broker, selection)` is one sorted page of a long list, `one_x` is
-one thing, or None. A view is a copy: it stays as it is when the broker goes on. The rule: only what is shown
-is described, so a page costs little however many things there are; and nothing is changed here.
+There is one module for each kind of object. `list_x(broker, selection)` returns one sorted page of the
+objects of a kind, `one_x` one object's view or None, `each_x` an iterator over all views. A view is a copy,
+so it does not change later. The rule: only the objects of the page are described, so a page is cheap however
+many objects exist; and a view changes nothing.
 """

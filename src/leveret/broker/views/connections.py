@@ -1,7 +1,7 @@
-"""Connections, their channels and their consumers, whatever protocol they speak.
+"""Views of connections, their channels and their consumers, for every protocol.
 
-A connection is a session of the broker. What only its front knows, the front's end describes
-(`session.PeerView`).
+A connection is a session of the broker. The session's peer, its front's end, describes the facts that only
+the front knows (`session.PeerView`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 class ConnectionView(NamedTuple):
     name: str
-    """The addresses at both ends, and what the client calls itself."""
+    """The addresses at both ends, and the client's name for the connection."""
     user: str
     vhost: str
     address: str
-    """Of the peer, without its port."""
+    """The peer's address without the port."""
     since_us: int
     state: str
-    """running; blocked: its publishes are held back; or flow: it does not read what it was sent."""
+    """`running`; `blocked` if its publishes are held back; `flow` if the client does not read its socket."""
     channels: int
     peer: PeerView
     counters: Counters
-    """With those of its channels."""
+    """The counters of the connection and its channels together."""
 
 
 class ChannelView(NamedTuple):
@@ -48,9 +48,9 @@ class ChannelView(NamedTuple):
     confirms: bool
     transactional: bool
     prefetch: int
-    """Shared by all consumers; 0 for no limit."""
+    """The limit that all consumers share; 0 for no limit."""
     consumer_prefetch: int
-    """Of each consumer started from now on; 0 for no limit."""
+    """The limit of each consumer that starts from now on; 0 for no limit."""
     consumers: int
     unacked: int
     unconfirmed: int
@@ -59,7 +59,7 @@ class ChannelView(NamedTuple):
     """Publishes in an open transaction."""
     uncommitted_acks: int
     nacks: Mapping[str, int]
-    """Publishes that were refused, by the reason."""
+    """Refused publishes by reason."""
     counters: Counters
 
 
@@ -70,16 +70,16 @@ class ConsumerView(NamedTuple):
     user: str
     vhost: str
     queue: str
-    """Of the member of a group: the stream or topic that the group reads."""
+    """The queue; for a member of a group, the stream or topic that the group reads."""
     group: str | None
     acks: bool
     exclusive: bool
     active: bool
-    """False where a queue has a single active consumer, and it is another one."""
+    """False if the queue has a single active consumer and it is another consumer."""
     prefetch: int
     priority: int
     timeout_us: int
-    """How long a delivery may take; 0 for ever."""
+    """Time that a delivery may take; 0 for no limit."""
     unacked: int
 
 
@@ -94,40 +94,40 @@ _SORTS: Final[dict[str, Callable[[Session[Channel]], Any]]] = {
 def list_connections(
     broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
 ) -> Listing[ConnectionView]:
-    """Connections that have entered a virtual host; only those of `user`, if one is given."""
+    """Return a page of the connections that have entered a virtual host, of all users or one."""
     return sorted_page(running(broker, selection, user=user), selection, keys=_SORTS, describe=_connection)
 
 
 def one_connection(broker: Broker, name: str) -> ConnectionView | None:
-    return next((_connection(each) for each in running(broker) if each.name == name), None)
+    return next((_connection(session) for session in running(broker) if session.name == name), None)
 
 
 def list_channels(
     broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
 ) -> Listing[ChannelView]:
-    """Channels by the names of their connections, which `name` is a part of. `sort` has no effect."""
-    found = running(broker, selection, user=user)
-    return _parts(found, selection, lambda session: len(session.channels), _channels)
+    """Return a page of channels ordered and filtered by connection name; `sort` has no effect."""
+    sessions = running(broker, selection, user=user)
+    return _page_of_parts(sessions, selection, lambda session: len(session.channels), _channels)
 
 
 def one_channel(broker: Broker, connection: str, number: int) -> ChannelView | None:
     for session in running(broker):
         if session.name == connection:
-            return next((each for each in _channels(session) if each.number == number), None)
+            return next((channel for channel in _channels(session) if channel.number == number), None)
     return None
 
 
 def list_consumers(
     broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
 ) -> Listing[ConsumerView]:
-    """Consumers by the names of their connections, which `name` is a part of. `sort` has no effect."""
-    return _parts(running(broker, selection, user=user), selection, _consumer_count, _consumers)
+    """Return a page of consumers ordered and filtered by connection name; `sort` has no effect."""
+    return _page_of_parts(running(broker, selection, user=user), selection, _consumer_count, _consumers)
 
 
 def running(
     broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
 ) -> Iterator[Session[Channel]]:
-    """Sessions that have entered one of these virtual hosts."""
+    """Return the sessions that have entered one of the selected virtual hosts."""
     vhosts = selection.vhosts
     return (
         session
@@ -139,31 +139,31 @@ def running(
 
 
 def counters_of(session: Session[Channel]) -> Counters:
-    """Those of a connection with those of its channels."""
+    """Return the sum of the counters of a connection and its channels."""
     sums = session.counters.copy()
     for channel in session.channels:
         sums.take_over(channel.counters)
     return sums
 
 
-def _parts(
+def _page_of_parts(
     sessions: Iterable[Session[Channel]],
     selection: Selection,
     count: Callable[[Session[Channel]], int],
     parts: Callable[[Session[Channel]], list[View]],
 ) -> Listing[View]:
-    """The page of what these connections have; only connections with a part of it are asked for that."""
+    """Return a page of parts (channels or consumers); describe only parts of connections on the page."""
     start, stop = selection.start, selection.start + selection.size
-    wanted = selection.name.casefold()
+    name_part = selection.name.casefold()
     page: list[View] = []
     filtered = total = 0
     for session in sorted(sessions, key=_SORTS["name"], reverse=selection.descending):
-        more = count(session)
-        total += more
-        if wanted in session.name.casefold():
-            if filtered < stop and filtered + more > start:
+        part_count = count(session)
+        total += part_count
+        if name_part in session.name.casefold():
+            if filtered < stop and filtered + part_count > start:
                 page += parts(session)[max(0, start - filtered) : stop - filtered]
-            filtered += more
+            filtered += part_count
     return Listing(page, filtered, total)
 
 
@@ -188,13 +188,13 @@ def _state(session: Session[Channel], peer: PeerView) -> str:
     return "running" if peer.reads else "flow"
 
 
-def _in_order(session: Session[Channel]) -> list[Channel]:
+def _sorted_channels(session: Session[Channel]) -> list[Channel]:
     return sorted(session.channels, key=attrgetter("number"))
 
 
 def _channels(session: Session[Channel]) -> list[ChannelView]:
     prefetches = session.peer.describe().prefetches
-    return [_channel(each, prefetches.get(each.number, 0)) for each in _in_order(session)]
+    return [_channel(channel, prefetches.get(channel.number, 0)) for channel in _sorted_channels(session)]
 
 
 def _channel(channel: Channel, consumer_prefetch: int) -> ChannelView:
@@ -227,7 +227,7 @@ def _consumer_count(session: Session[Channel]) -> int:
 
 
 def _consumers(session: Session[Channel]) -> list[ConsumerView]:
-    return [view for channel in _in_order(session) for view in _consumers_on(channel)]
+    return [view for channel in _sorted_channels(session) for view in _consumers_on(channel)]
 
 
 def _consumers_on(channel: Channel) -> Iterator[ConsumerView]:
@@ -235,7 +235,7 @@ def _consumers_on(channel: Channel) -> Iterator[ConsumerView]:
         yield _consumer(channel, consumer)
     if channel.reply_tag is not None:
         yield ConsumerView(
-            *_place(channel, channel.reply_tag), direct_replies.NAME, None, False, False, True, 0, 0, 0, 0
+            *_identity(channel, channel.reply_tag), direct_replies.NAME, None, False, False, True, 0, 0, 0, 0
         )
 
 
@@ -244,7 +244,7 @@ def _consumer(channel: Channel, consumer: Consumer) -> ConsumerView:
     queue, group = (source.subject, source.name) if isinstance(source, Group) else (source.name, None)
     active = source.consumers.active if isinstance(source, Deliverer) else None
     return ConsumerView(
-        *_place(channel, consumer.tag),
+        *_identity(channel, consumer.tag),
         queue,
         group,
         not consumer.no_ack,
@@ -257,6 +257,6 @@ def _consumer(channel: Channel, consumer: Consumer) -> ConsumerView:
     )
 
 
-def _place(channel: Channel, tag: str) -> tuple[str, int, str, str, str]:
+def _identity(channel: Channel, tag: str) -> tuple[str, int, str, str, str]:
     session = channel.session
     return session.name, channel.number, tag, session.user.name, channel.vhost.name

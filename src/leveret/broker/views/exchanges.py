@@ -1,4 +1,4 @@
-"""Exchanges, and what is bound to them."""
+"""Views of exchanges and bindings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExchangeView(NamedTuple):
     internal: bool
     arguments: Mapping[str, Value]
     alternate: str | None
-    """The exchange for what this one can't route."""
+    """The exchange that gets messages which this one can't route."""
     bindings: int
     counters: Counters
 
@@ -34,20 +34,20 @@ class ExchangeView(NamedTuple):
 class BindingView(NamedTuple):
     vhost: str
     source: str
-    """An exchange; empty for the default exchange, to which every queue is bound by its name."""
+    """The exchange; empty for the default exchange, to which every queue is bound by its name."""
     destination: str
     is_queue: bool
-    """Whether the destination is a queue, and not an exchange."""
+    """Whether the destination is a queue or stream; otherwise it is an exchange."""
     routing_key: str
     arguments: Mapping[str, Value]
 
     @property
     def name(self) -> str:
-        """What a binding is found by: the names at its ends."""
+        """The names of source and destination, for the selection by name."""
         return f"{self.source} {self.destination}"
 
 
-class _Placed(NamedTuple):
+class _ExchangeIn(NamedTuple):
     vhost: VirtualHost
     exchange: Exchange
 
@@ -60,31 +60,31 @@ class _Placed(NamedTuple):
         return self.exchange.counters
 
 
-_SORTS: Final[dict[str, Callable[[_Placed], Any]]] = {
+_SORTS: Final[dict[str, Callable[[_ExchangeIn], Any]]] = {
     "name": attrgetter("vhost.name", "exchange.name"),
     "type": attrgetter("exchange.type"),
-    "bindings": lambda placed: len(placed.exchange.router),
+    "bindings": lambda item: len(item.exchange.router),
 }
 
 
 def list_exchanges(broker: Broker, selection: Selection = EVERYTHING) -> Listing[ExchangeView]:
     vhosts = selection.vhosts_of(broker)
-    found = (_Placed(vhost, exchange) for vhost in vhosts for exchange in vhost.exchanges.values())
-    return sorted_page(found, selection, keys=_SORTS, describe=_exchange)
+    items = (_ExchangeIn(vhost, exchange) for vhost in vhosts for exchange in vhost.exchanges.values())
+    return sorted_page(items, selection, keys=_SORTS, describe=_exchange)
 
 
 def one_exchange(broker: Broker, vhost: str, name: str) -> ExchangeView | None:
-    found = broker.vhosts[vhost]
-    exchange = found.exchanges.get(name)
-    return None if exchange is None else _exchange(_Placed(found, exchange))
+    host = broker.vhosts[vhost]
+    exchange = host.exchanges.get(name)
+    return None if exchange is None else _exchange(_ExchangeIn(host, exchange))
 
 
 def list_bindings(
     broker: Broker, selection: Selection = EVERYTHING, *, source: str | None = None
 ) -> Listing[BindingView]:
-    """Bindings by virtual host and exchange, or those of the exchange `source`. `sort` has no effect."""
-    found = (each for vhost in selection.vhosts_of(broker) for each in _bindings(vhost, source))
-    return unsorted_page(found, selection, describe=lambda binding: binding)
+    """Return a page of bindings by virtual host and exchange, of one source or all; `sort` has no effect."""
+    bindings = (binding for vhost in selection.vhosts_of(broker) for binding in _bindings(vhost, source))
+    return unsorted_page(bindings, selection, describe=lambda binding: binding)
 
 
 def _bindings(vhost: VirtualHost, source: str | None) -> Iterator[BindingView]:
@@ -99,8 +99,8 @@ def _bindings(vhost: VirtualHost, source: str | None) -> Iterator[BindingView]:
             yield BindingView(vhost.name, exchange.name, destination.name, is_queue, key, arguments)
 
 
-def _exchange(placed: _Placed) -> ExchangeView:
-    vhost, exchange = placed
+def _exchange(item: _ExchangeIn) -> ExchangeView:
+    vhost, exchange = item
     return ExchangeView(
         vhost.name,
         exchange.name,

@@ -1,9 +1,9 @@
-"""Consumer groups: what operators see of them, over HTTP and on the command line.
+"""Views of consumer groups, for HTTP and the command line.
 
-Owns which figures there are and what they are called. A group is a dictionary, because it is shown as it is;
-how is left to whoever asks. Ranges are half-open pairs, times milliseconds since 1970. The rule is that a
-look costs little whatever there is to be seen: lists have a limit, what is counted is counted by the sets of
-the store, and of what members hold only so much is gone through to find out who has what, the oldest of it.
+This module decides which figures a group's view has and what they are called. A view is a dictionary, because
+the HTTP API sends it as JSON. Ranges are half-open pairs, times milliseconds since 1970. The rule: a view
+is cheap however large the group is. Lists have a limit, counts come from the sets of the store, and only a
+limited number of the members' oldest deliveries is scanned.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from leveret.storage.cursor import Cursor
 
 LIMIT = 20
-"""How many ranges, deliveries or delays of a partition are listed."""
+"""Default number of ranges, deliveries or delays that are listed of each partition."""
 LIMIT_MAX = 200
 CELLS_MAX = 256
 _RUNS_MAX = 4_000
-"""How many runs of deliveries are looked at, of all members: 5 us each."""
+"""Number of runs of deliveries that are scanned, of all members together: 5 us each."""
 
 
 class GroupView(NamedTuple):
-    """A group as a whole; its partitions come one by one, each as it is when its turn comes."""
+    """A group, and an iterator over its partitions; each partition is described when it is reached."""
 
     group: dict[str, object]
     partitions: Iterator[dict[str, object]]
@@ -54,12 +54,12 @@ _SORTS: Final[dict[str, Callable[[Group], Any]]] = {
 
 
 def list_groups(broker: Broker, selection: Selection = EVERYTHING) -> Listing[dict[str, object]]:
-    found = (group for vhost in selection.vhosts_of(broker) for group in vhost.groups)
-    return sorted_page(found, selection, keys=_SORTS, describe=_summary)
+    groups = (group for vhost in selection.vhosts_of(broker) for group in vhost.groups)
+    return sorted_page(groups, selection, keys=_SORTS, describe=_summary)
 
 
 def each_group(broker: Broker, vhosts: Collection[str]) -> Iterator[dict[str, object]]:
-    """The groups that there are now, by name, each as it is when its turn comes; not those that go before."""
+    """Iterate over the present groups by name; skip a group that is deleted before it is reached."""
     groups = [group for vhost in vhosts for group in sorted(broker.vhosts[vhost].groups, key=_SORTS["name"])]
     return (_summary(group) for group in groups if not group.deleted)
 
@@ -67,24 +67,27 @@ def each_group(broker: Broker, vhosts: Collection[str]) -> Iterator[dict[str, ob
 def groups_named(
     broker: Broker, vhost: str, name: str, *, subject: str | None = None, limit: int = LIMIT, cells: int = 0
 ) -> list[GroupView]:
-    """The groups of this name, or the one that reads `subject`; `NotFound` if there is none.
+    """Return the groups of this name, or only the one that reads `subject`; raise `NotFound` without any.
 
-    Of each partition `limit` ranges, deliveries and delays are listed, with a picture of so many `cells`.
+    Of each partition, `limit` ranges, deliveries and delays are listed, and a window of `cells` cells.
     """
     groups = broker.vhosts[vhost].groups
-    found = [each for each in groups if each.name == name] if subject is None else [groups.get(subject, name)]
-    if not found:
+    if subject is None:
+        named = [group for group in groups if group.name == name]
+    else:
+        named = [groups.get(subject, name)]
+    if not named:
         raise NotFound(f"no group '{name}' in vhost '{vhost}'")
-    return [GroupView(_whole(each), _partitions(each, limit=limit, cells=cells)) for each in found]
+    return [GroupView(_whole(group), _partitions(group, limit=limit, cells=cells)) for group in named]
 
 
 def one_group(broker: Broker, vhost: str, subject: str, name: str) -> dict[str, object]:
-    """A group with its settings, without its members and partitions."""
+    """Return a group with its settings, without its members and partitions."""
     return _with_settings(broker.vhosts[vhost].groups.get(subject, name))
 
 
 def _summary(group: Group) -> dict[str, object]:
-    """One line of a list: what it is, and how it goes."""
+    """Return the figures of a group in a list of groups."""
     partitions = group.partitions.values()
     letters = group.host.queues.get(DEAD_LETTERS + group.name)
     return {
@@ -98,7 +101,7 @@ def _summary(group: Group) -> dict[str, object]:
         "members": len(group.members),
         "lag": group.lag,
         "in_flight": group.in_flight,
-        "delayed": sum(each.cursor.waiting.delayed for each in partitions),
+        "delayed": sum(partition.cursor.waiting.delayed for partition in partitions),
         "stale_acks": group.stale_acks,
         "dead_letters": 0 if letters is None else letters.ready + letters.unacked,
     }
@@ -109,38 +112,38 @@ def _with_settings(group: Group) -> dict[str, object]:
 
 
 def _whole(group: Group) -> dict[str, object]:
-    """The same with its members; its partitions come one by one, from `_partitions`."""
-    found = _with_settings(group)
-    del found["partitions"]
-    members = [_member(group, each) for each in _seated(group)]
-    return {**found, "now_ms": group.broker.now_us() // 1000, "members": members}
+    """Return a group with its settings and members; `_partitions` describes its partitions."""
+    view = _with_settings(group)
+    del view["partitions"]
+    members = [_member(group, member) for member in _seated(group)]
+    return {**view, "now_ms": group.broker.now_us() // 1000, "members": members}
 
 
 def _partitions(group: Group, *, limit: int, cells: int) -> Iterator[dict[str, object]]:
-    """How far it has come in each partition, and what keeps it; with a picture of so many `cells`, if any.
+    """Yield the progress of each partition, with a window of `cells` cells unless that is 0.
 
-    Each is as it is when its turn comes, but for who holds what: that is as of the first.
+    Each partition is described when it is reached, but deliveries of members are as of the first one.
     """
-    holdings = _holdings(group, limit)
-    for partition, holding in holdings.items():
-        found = _partition(partition, limit=limit) | _held(partition, holding)
+    for partition, holding in _holdings(group, limit).items():
+        view = _partition(partition, limit=limit) | _held(partition, holding)
         if cells:
-            found["window"] = _window(partition, cells)
-        yield found
+            view["window"] = _window(partition, cells)
+        yield view
 
 
 # members
 
 
 def _seated(group: Group) -> list[Member]:
-    """Those that are there, and behind them those that have left and still hold something."""
-    known = {each: None for partition in group.partitions.values() for each in partition.seats}
-    left = [each for each in known if each not in group.members and each.outstanding]
-    return [*group.members, *left]
+    """Return the members of a group, then former members with unacked deliveries."""
+    partitions = group.partitions.values()
+    seated = {member: None for partition in partitions for member in partition.member_consumers}
+    leaving = [member for member in seated if member not in group.members and member.outstanding]
+    return [*group.members, *leaving]
 
 
 def _member(group: Group, member: Member) -> dict[str, object]:
-    owned = [name for name, each in group.partitions.items() if each.owner is member]
+    owned = [name for name, partition in group.partitions.items() if partition.owner is member]
     return {
         "id": member.id,
         "since_ms": member.since_us // 1000,
@@ -153,17 +156,24 @@ def _member(group: Group, member: Member) -> dict[str, object]:
 
 @dataclass(slots=True)
 class _Holding:
-    """What members hold of one partition: the oldest of it, and whoever has the lowest offset."""
+    """The deliveries of one partition that members have not settled."""
 
     lowest: int | None
+    """The lowest offset in flight."""
     oldest: list[Run[Consumer]] = field(default_factory=list)
     stuck: Run[Consumer] | None = None
+    """The delivery of the lowest offset in flight."""
 
 
 def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
-    """One pass over what its members' channels hold, or the oldest part of it."""
-    found = {each: _Holding(each.cursor.in_flight.first) for each in group.partitions.values()}
-    by_seat = {seat: holding for each, holding in found.items() for seat in each.seats.values()}
+    """Return the oldest unacked deliveries by partition, from one scan of the members' channels."""
+    partitions = group.partitions.values()
+    holdings = {partition: _Holding(partition.cursor.in_flight.first) for partition in partitions}
+    by_seat = {
+        seat: holding
+        for partition, holding in holdings.items()
+        for seat in partition.member_consumers.values()
+    }
     left = dict.fromkeys(by_seat, limit)
     channels = {seat.channel: None for seat in by_seat}
     share = max(limit, _RUNS_MAX // max(1, len(channels)))
@@ -171,20 +181,19 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
         for run in islice(_outstanding(channel), share):
             seat = run.holder
             holding = by_seat.get(seat)
-            if holding is None:
-                continue
-            if left[seat]:  # of each the oldest come first
+            # The oldest deliveries of each seat come first.
+            if holding is not None and left[seat]:
                 left[seat] -= 1
                 holding.oldest.append(run)
-    for partition, holding in found.items():
+    for partition, holding in holdings.items():
         if holding.lowest is not None:
-            holding.stuck = partition.holding(holding.lowest)
+            holding.stuck = partition.delivery_of(holding.lowest)
         holding.oldest = sorted(holding.oldest, key=lambda run: run.since_us)[:limit]
-    return found
+    return holdings
 
 
 def _outstanding(channel: Receiver) -> Iterator[Run[Consumer]]:
-    """What it holds, also if a transaction is about to settle it."""
+    """Yield a channel's unacked deliveries, then those that its open transaction settles."""
     buffered = () if channel.transaction is None else channel.transaction.settled()
     return chain(channel.unacked, buffered)
 
@@ -211,7 +220,7 @@ def _partition(partition: Partition, *, limit: int) -> dict[str, object]:
         "retired_below": settled.retired_below,
         "holes": {
             "count": settled.hole_count(),
-            "lowest": [list(each) for each in islice(settled.holes(), limit)],
+            "lowest": [list(hole) for hole in islice(settled.holes(), limit)],
         },
         "delayed": {
             "count": cursor.waiting.delayed,
@@ -222,7 +231,7 @@ def _partition(partition: Partition, *, limit: int) -> dict[str, object]:
 
 
 def _delay(partition: Partition, offset: int, due_us: int) -> dict[str, object]:
-    return {"offset": offset, "due_ms": due_us // 1000, **_tries(partition, offset, now=0)}
+    return {"offset": offset, "due_ms": due_us // 1000, **_attempts(partition, offset, under_way=0)}
 
 
 def _held(partition: Partition, holding: _Holding) -> dict[str, object]:
@@ -240,38 +249,39 @@ def _run(run: Run[Consumer]) -> dict[str, object]:
 
 
 def _stuck(partition: Partition, offset: int, run: Run[Consumer] | None) -> dict[str, object]:
-    """The lowest offset in flight, and who has it; nobody, for a moment, after a crash."""
+    """Return the lowest offset in flight with its member; for a moment after a crash there is none."""
     holder: dict[str, object] = {"member": None, "since_ms": None} if run is None else _holder(run)
-    return {"offset": offset, **holder, **_tries(partition, offset, now=1)}
+    return {"offset": offset, **holder, **_attempts(partition, offset, under_way=1)}
 
 
 def _holder(run: Run[Consumer]) -> dict[str, object]:
     return {"member": to_text(run.holder.label), "since_ms": run.since_us // 1000}
 
 
-def _tries(partition: Partition, offset: int, *, now: int) -> dict[str, object]:
-    """How often it was tried, with the try that is under way, and what went wrong the last time."""
+def _attempts(partition: Partition, offset: int, *, under_way: int) -> dict[str, object]:
+    """Return the number of attempts, including one under way, and the error of the last one."""
     error = partition.cursor.returns.reason(offset)
     return {
-        "attempts": partition.cursor.returns.count(offset) + now,
+        "attempts": partition.cursor.returns.count(offset) + under_way,
         "error": None if error is None else to_text(error),
     }
 
 
 def _window(partition: Partition, cells: int) -> dict[str, object]:
-    """From the lowest unsettled offset to the highest that was handed out, or a little further.
+    """Return counts for the offsets from the lowest unsettled to about the highest delivered, in cells.
 
-    A cell is how many of its offsets are settled, in flight, delayed, waiting.
+    Each cell has the numbers of its settled, in-flight, delayed and ready offsets.
     """
     settled = partition.cursor.settled
     start = settled.low
     stop = max(start, min(partition.stream.readable(), max(settled.highest_taken + 1, start + cells)))
     size = max(1, -(-(stop - start) // cells))
+    firsts = range(start, stop, size)
     return {
         "start": start,
         "stop": stop,
         "size": size,
-        "cells": [_cell(partition.cursor, at, min(stop, at + size)) for at in range(start, stop, size)],
+        "cells": [_cell(partition.cursor, first, min(stop, first + size)) for first in firsts],
     }
 
 

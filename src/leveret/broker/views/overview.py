@@ -1,4 +1,4 @@
-"""The broker as a whole: what it is, how much of everything it has, and what has happened since its start."""
+"""Views of the whole broker: numbers of objects, totals since the start, and health."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ class OverviewView(NamedTuple):
 
 
 class TotalsView(NamedTuple):
-    """What has happened in the whole broker since its start."""
+    """The totals of the whole broker since its start."""
 
     counters: Counters
     deduplicated: int
-    """Publishes that a queue had stored already."""
+    """Publishes that a queue had already stored."""
     stale_acks: int
-    """Settlements by members of groups that came too late."""
+    """Late settlements by members of groups."""
     refused: Mapping[str, int]
-    """Publishes that were nacked, by the reason."""
+    """Nacked publishes by reason."""
     deaths: Mapping[str, int]
-    """Messages that died, by the reason."""
+    """Messages that expired, were dropped or were dead-lettered, by reason."""
     damaged: int
-    """Damaged things that were found in files."""
+    """Damaged records and files that were found."""
 
 
 class HealthView(NamedTuple):
     blocked: str | None
-    """Why publishers are held back."""
+    """Why publishers are held back, or None."""
     damaged: int
     damage: tuple[str, ...]
-    """The first damaged things, each in a sentence."""
+    """A sentence about each damaged record or file, for the first ones."""
 
 
 def overview(broker: Broker, vhosts: Collection[str], *, user: str | None = None) -> OverviewView:
-    """The totals of these virtual hosts, with all connections, or with those of one user."""
+    """Return the figures of these virtual hosts, and the number of connections, of all users or one."""
     sessions = list(running(broker, user=user))
     return OverviewView(
         broker.name,
@@ -59,7 +59,7 @@ def overview(broker: Broker, vhosts: Collection[str], *, user: str | None = None
 
 
 def totals(broker: Broker) -> TotalsView:
-    """Add up what all open channels count, 3 µs for each, and what was counted by those that are gone."""
+    """Add the counters of all open channels, 3 µs for each, to those of closed ones."""
     counters, sums = broker.counters, broker.counters.copy()
     for session in broker.sessions:
         sums.take_over(counters_of(session))
@@ -74,5 +74,5 @@ def totals(broker: Broker) -> TotalsView:
 
 
 def health(broker: Broker, *, most: int) -> HealthView:
-    """With at most so many sentences about damage."""
+    """Return the alarms and the damage, with at most `most` sentences about damage."""
     return HealthView(broker.blocked, broker.counters.damaged, tuple(broker.damage[:most]))

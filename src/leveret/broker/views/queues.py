@@ -1,4 +1,4 @@
-"""Queues, streams among them: what was declared, what they hold, and which queries have leased from them."""
+"""Views of queues and streams, and of the Spark queries that lease messages from queues."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
 from leveret.broker.streams.stream import Stream
+from leveret.broker.vhosts.policies import NO_POLICIES, AppliedPolicies
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
@@ -20,28 +21,28 @@ if TYPE_CHECKING:
 
 
 class QueryView(NamedTuple):
-    """A query of Spark over a queue: what it has leased."""
+    """A Spark query over a queue, with its leases."""
 
     vhost: str
     queue: str
     name: str
     owner: str
     run: int
-    """The number of its present run."""
+    """The epoch: number of the query's present run."""
     settled: int
-    """Leases up to this number are acked."""
+    """Number up to which leases are acked."""
     leases: int
     messages: int
-    """How many messages it holds."""
+    """Number of leased messages."""
     seen_us: int
-    """When it was last heard of."""
+    """Time of the query's last request."""
 
 
 class StreamView(NamedTuple):
-    """What a stream has beside what every queue has."""
+    """The figures that only a stream has."""
 
     first_offset: int | None
-    """Of the messages that can be read; None if there are none."""
+    """The first offset that can be read, or None."""
     last_offset: int | None
     bytes: int
     groups: tuple[str, ...]
@@ -51,27 +52,28 @@ class QueueView(NamedTuple):
     """`one_queue(broker, "/", "orders")`."""
 
     id: int
-    """Never used again. Views of queues with the same id differ in figures only."""
+    """ID of the queue's log, never reused. Two views with one ID differ only in figures."""
     vhost: str
     name: str
     type: str
     durable: bool
     auto_delete: bool
     owner: str | None
-    """The connection that an exclusive queue belongs to."""
+    """The connection that owns an exclusive queue."""
     arguments: Mapping[str, Value]
     consumers: int
-    """Of a stream: its readers, and the members of its groups."""
+    """Number of consumers; of a stream, its readers and the members of its groups."""
     ready: int
     unacked: int
     delayed: int
     returned: int
-    """How many messages came back at least once."""
+    """Number of messages that were requeued at least once."""
     low: int
-    """The lowest offset that is not settled."""
+    """The lowest unsettled offset."""
     span: int
-    """How many offsets there are from `low` to the highest that was taken."""
+    """Number of offsets from `low` to the highest delivered one."""
     counters: Counters
+    policies: AppliedPolicies = NO_POLICIES
     queries: tuple[QueryView, ...] = ()
     stream: StreamView | None = None
 
@@ -81,10 +83,10 @@ class QueueView(NamedTuple):
 
 
 class QueueRun(NamedTuple):
-    """Queues one by one, each as it is when its turn comes."""
+    """An iterator over queues; each queue is described when it is reached."""
 
     costly: int
-    """How many of them are streams or have queries: such a view takes ten times as long as others."""
+    """Number of streams and queues with queries: their views take ten times as long as others."""
     views: Iterator[QueueView]
 
 
@@ -100,8 +102,8 @@ _SORTS: Final[dict[str, Callable[[Destination], Any]]] = {
 
 
 def list_queues(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueueView]:
-    found = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
-    return sorted_page(found, selection, keys=_SORTS, describe=lambda queue: _queue(broker, queue))
+    queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
+    return sorted_page(queues, selection, keys=_SORTS, describe=lambda queue: _queue(broker, queue))
 
 
 def one_queue(broker: Broker, vhost: str, name: str) -> QueueView | None:
@@ -110,24 +112,24 @@ def one_queue(broker: Broker, vhost: str, name: str) -> QueueView | None:
 
 
 def each_queue(broker: Broker, vhosts: Collection[str]) -> QueueRun:
-    """All queues that are there now, by name; those that are deleted before their turn are left out."""
-    there = [broker.vhosts[vhost] for vhost in vhosts]
-    queues = [vhost.queues[name] for vhost in there for name in sorted(vhost.queues)]
-    costly = sum(len(vhost.streams) for vhost in there)
-    costly += sum(queue.leases is not None for vhost in there for queue in vhost.plain_queues.values())
+    """Return an iterator over the present queues by name; it skips queues that are deleted meanwhile."""
+    hosts = [broker.vhosts[vhost] for vhost in vhosts]
+    queues = [vhost.queues[name] for vhost in hosts for name in sorted(vhost.queues)]
+    costly = sum(len(vhost.streams) for vhost in hosts)
+    costly += sum(queue.leases is not None for vhost in hosts for queue in vhost.plain_queues.values())
     return QueueRun(costly, (_queue(broker, queue) for queue in queues if not queue.deleted))
 
 
 def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueryView]:
-    """Queries over queues. One over a stream or a topic is a group of mode `query`."""
+    """Return a page of the queries over queues; a query over a stream or topic is a group instead."""
     keys = {
         "name": attrgetter("vhost", "name", "queue"),
         "messages": attrgetter("messages"),
         "seen": attrgetter("seen_us"),
     }
     queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.plain_queues.values())
-    found = (query for queue in queues for query in _queries(queue))
-    return sorted_page(found, selection, keys=keys, describe=lambda query: query)
+    queries = (query for queue in queues for query in _queries(queue))
+    return sorted_page(queries, selection, keys=keys, describe=lambda query: query)
 
 
 def _queue(broker: Broker, queue: Destination) -> QueueView:
@@ -149,6 +151,7 @@ def _queue(broker: Broker, queue: Destination) -> QueueView:
         cursor.settled.low,
         cursor.settled.span,
         queue.counters.copy(),
+        queue.policies,
     )
     stream = vhost.streams.get(queue.name)
     if stream is not None:

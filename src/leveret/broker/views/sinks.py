@@ -1,4 +1,4 @@
-"""Sinks: queries of Spark that write batches, with what is staged and what was committed."""
+"""Views of sinks: Spark queries that write batches, with their staged rows and committed batches."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 class SinkView(NamedTuple):
     vhost: str
     name: str
-    """Of the query."""
+    """Name of the query."""
     owner: str
     committed: int | None
-    """The last batch that was committed; None if there was none."""
+    """Number of the last committed batch, or None."""
     staged: int
-    """Rows that are hidden, because their batch is not committed."""
+    """Number of rows that are hidden because their batch is not committed."""
     due_us: int | None
-    """When the first of them expire."""
+    """Time at which the first staged rows expire, or None."""
 
 
 def list_sinks(broker: Broker, selection: Selection = EVERYTHING) -> Listing[SinkView]:
-    found = (sink for vhost in selection.vhosts_of(broker) for sink in _sinks(vhost))
+    sinks = (sink for vhost in selection.vhosts_of(broker) for sink in _sinks(vhost))
     keys = {"name": attrgetter("vhost", "name"), "staged": attrgetter("staged")}
-    return sorted_page(found, selection, keys=keys, describe=lambda sink: sink)
+    return sorted_page(sinks, selection, keys=keys, describe=lambda sink: sink)
 
 
 def one_sink(broker: Broker, vhost: str, name: str) -> SinkView | None:
@@ -39,14 +39,14 @@ def one_sink(broker: Broker, vhost: str, name: str) -> SinkView | None:
 
 
 def _sinks(vhost: VirtualHost) -> Iterable[SinkView]:
-    found: dict[str, SinkView] = {}
+    sinks: dict[str, SinkView] = {}
     for note in () if vhost.stages is None else vhost.stages.notes():
-        known = found.get(note.query) or SinkView(vhost.name, note.query, note.owner, None, 0, None)
-        found[note.query] = _with(known, note)
-    return found.values()
+        sink = sinks.get(note.query) or SinkView(vhost.name, note.query, note.owner, None, 0, None)
+        sinks[note.query] = _with_note(sink, note)
+    return sinks.values()
 
 
-def _with(sink: SinkView, note: StageNote | CommitNote) -> SinkView:
+def _with_note(sink: SinkView, note: StageNote | CommitNote) -> SinkView:
     if not isinstance(note, StageNote):
         return sink._replace(committed=note.batch)
     due_us = note.due_us if sink.due_us is None else min(sink.due_us, note.due_us)

@@ -1,4 +1,4 @@
-"""Topics: exchanges that spread messages over streams, each with its streams as one thing."""
+"""Views of topics: exchanges that distribute messages over streams, each together with its streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class PartitionView(NamedTuple):
     stream: str
     first: int
-    """The first offset that can be read; `end` if there is none."""
+    """The first offset that can be read, or `end` if there is none."""
     end: int
     messages: int
     bytes: int
@@ -38,23 +38,23 @@ class TopicView(NamedTuple):
     messages: int
     bytes: int
     max_age: Value
-    """As declared."""
+    """The argument `x-max-age` as declared."""
     max_bytes: int | None
     partitions: tuple[PartitionView, ...]
     groups: tuple[TopicGroupView, ...]
 
 
 def each_topic(broker: Broker, vhosts: Collection[str]) -> Iterator[TopicView]:
-    """The topics that there are now, by name, each as it is when its turn comes; not those that go before."""
-    found = [(vhost, name) for vhost in vhosts for name in sorted(topics.all_topics(broker.vhosts[vhost]))]
-    views = (one_topic(broker, vhost, name) for vhost, name in found)
+    """Iterate over the present topics by name; skip a topic that is deleted before it is reached."""
+    names = [(vhost, name) for vhost in vhosts for name in sorted(topics.all_topics(broker.vhosts[vhost]))]
+    views = (one_topic(broker, vhost, name) for vhost, name in names)
     return (view for view in views if view is not None)
 
 
 def one_topic(broker: Broker, vhost: str, name: str) -> TopicView | None:
-    found = broker.vhosts[vhost]
-    streams = topics.partitions(found, name)
-    return _topic(found, name, streams) if streams else None
+    host = broker.vhosts[vhost]
+    streams = topics.partitions(host, name)
+    return _topic(host, name, streams) if streams else None
 
 
 def _topic(vhost: VirtualHost, name: str, streams: list[Stream]) -> TopicView:

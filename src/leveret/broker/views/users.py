@@ -1,4 +1,4 @@
-"""Users, and what they may do. Hashes of passwords are not shown."""
+"""Views of users and permissions. Password hashes are not shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
 
 if TYPE_CHECKING:
-    from leveret.broker.access.accounts import User
+    from leveret.broker.access.accounts import Permissions, User
     from leveret.broker.broker import Broker
 
 
@@ -16,7 +16,7 @@ class UserView(NamedTuple):
     name: str
     tags: tuple[str, ...]
     vhosts: int
-    """How many virtual hosts the user may enter."""
+    """Number of virtual hosts that the user may enter."""
 
 
 class PermissionView(NamedTuple):
@@ -32,13 +32,13 @@ class PermissionView(NamedTuple):
 
 
 def list_users(broker: Broker, selection: Selection = EVERYTHING) -> Listing[UserView]:
-    """All users, whatever virtual hosts they may enter."""
+    """Return a page of all users; the selection's virtual hosts have no effect."""
     users = broker.accounts.users.values()
     return sorted_page(users, selection, keys={"name": lambda user: user.name}, describe=_user)
 
 
 def each_user(broker: Broker) -> Iterator[UserView]:
-    """All users, by name."""
+    """Iterate over all users by name."""
     return (_user(user) for _, user in sorted(broker.accounts.users.items()))
 
 
@@ -48,25 +48,27 @@ def one_user(broker: Broker, name: str) -> UserView | None:
 
 
 def list_permissions(broker: Broker, selection: Selection = EVERYTHING) -> Listing[PermissionView]:
-    """Permissions by user and virtual host. `sort` has no effect."""
+    """Return a page of permissions by user and virtual host; `sort` has no effect."""
     vhosts = selection.vhosts
-    found = (each for each in each_permission(broker) if vhosts is None or each.vhost in vhosts)
-    return unsorted_page(found, selection, describe=lambda permission: permission)
+    permissions = (view for view in each_permission(broker) if vhosts is None or view.vhost in vhosts)
+    return unsorted_page(permissions, selection, describe=lambda view: view)
 
 
 def each_permission(broker: Broker) -> Iterator[PermissionView]:
-    """What all users may do, by user and virtual host."""
+    """Iterate over all permissions by user and virtual host."""
     for _, user in sorted(broker.accounts.users.items()):
-        for vhost, rights in sorted(user.permissions.items()):
-            yield PermissionView(user.name, vhost, rights.configure, rights.write, rights.read)
+        for vhost, permissions in sorted(user.permissions.items()):
+            yield _permission(user, vhost, permissions)
 
 
-def one_permission(broker: Broker, vhost: str, user: str) -> PermissionView | None:
-    found = broker.accounts.users.get(user)
-    rights = None if found is None else found.permissions.get(vhost)
-    if rights is None:
-        return None
-    return PermissionView(user, vhost, rights.configure, rights.write, rights.read)
+def one_permission(broker: Broker, vhost: str, name: str) -> PermissionView | None:
+    user = broker.accounts.users.get(name)
+    permissions = None if user is None else user.permissions.get(vhost)
+    return None if user is None or permissions is None else _permission(user, vhost, permissions)
+
+
+def _permission(user: User, vhost: str, permissions: Permissions) -> PermissionView:
+    return PermissionView(user.name, vhost, permissions.configure, permissions.write, permissions.read)
 
 
 def _user(user: User) -> UserView:

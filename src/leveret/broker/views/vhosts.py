@@ -1,4 +1,4 @@
-"""Virtual hosts: how much each of them has."""
+"""Views of virtual hosts: the numbers of their objects and messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def one_vhost(broker: Broker, name: str) -> VhostView | None:
 
 
 def vhost_names(broker: Broker) -> list[str]:
-    """The names of all virtual hosts, in order."""
+    """Return the names of all virtual hosts, sorted."""
     return sorted(broker.vhosts)
 
 

@@ -1,7 +1,7 @@
-"""The broker of the demo: the real `leveret serve`, on free ports of loopback; killed, and back again.
+"""The broker of the demo: the real `leveret serve` on free loopback ports, which is killed and restarted.
 
-What it is asked is asked over its HTTP API. After a kill it is started over the same directory, on the same
-ports, so that everybody finds it again by themselves.
+Questions go to its HTTP API. After a kill it is restarted with its directory and ports, so that clients
+reconnect on their own.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.cli.api import Api, Refused
-from leveret.cli.demo.processes import SERVING, Processes, SceneFailed, Started
+from leveret.cli.api import Api, ApiError
+from leveret.cli.demo.processes import BROKER, DemoFailed, DemoProcess, Processes
 
 _READY: Final = re.compile(r"ready on amqp://[^:]+:(\d+)(?:,| and) http://[^:]+:(\d+)(?: and \S+:(\d+))?")
 _NO_FLIGHT: Final = "-1"
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 5.0
-_ANSWERS_S: Final = 60.0
-"""For one that misses a question, and is asked again."""
+_RETRY_S: Final = 60.0
+"""How long `get` retries a request."""
 
 
 class Broker:
-    """`await broker.start()`; then `broker.url`."""
+    """One broker process at a time: `await broker.start()`; then `broker.url`."""
 
     def __init__(self, processes: Processes, data: Path) -> None:
         self._processes = processes
         self._data = data
-        self._started: Started | None = None
+        self._process: DemoProcess | None = None
         self._ports = ("0", "0", "0")
 
     @property
@@ -41,46 +41,46 @@ class Broker:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     async def start(self) -> float:
-        """How long it took until it was ready, in seconds."""
+        """Start the broker; return the seconds until it was ready."""
         began_s = time.monotonic()
         amqp, http, flight = self._ports
         ports = ("--port", amqp, "--http-port", http, "--flight-port", flight)
-        started = await self._processes.start(SERVING, "leveret", "serve", *ports, "--data-dir", self._data)
-        found = _READY.search(await started.line(_READY_S))
-        if found is None:
-            raise SceneFailed(f"the broker did not start{started.last_words()}")
-        self._ports = (found[1], found[2], found[3] or _NO_FLIGHT)
-        self._started = started
+        process = await self._processes.start(BROKER, "leveret", "serve", *ports, "--data-dir", self._data)
+        match = _READY.search(await process.line(_READY_S))
+        if match is None:
+            raise DemoFailed(f"the broker did not start{process.log_tail()}")
+        self._ports = (match[1], match[2], match[3] or _NO_FLIGHT)
+        self._process = process
         return time.monotonic() - began_s
 
     def kill(self) -> None:
-        """At this moment, whatever it does."""
-        assert self._started is not None
-        self._started.kill()
+        """Kill the broker with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
 
-    async def come_back(self) -> float:
-        """After a kill; how long it took."""
-        assert self._started is not None
-        await self._started.process.wait()
+    async def restart(self) -> float:
+        """Start the broker again after a kill; return the seconds until it was ready."""
+        assert self._process is not None
+        await self._process.process.wait()
         return await self.start()
 
-    async def ask(self, *path: str) -> Any:
-        """Of its HTTP API; None while it does not answer, or does not know of it."""
+    async def try_get(self, *path: str) -> Any:
+        """Return the answer of the HTTP API, or None if the request fails."""
         api = Api(f"http://guest:guest@127.0.0.1:{self._ports[1]}", vhost="/", answer_s=_ANSWER_S)
         try:
             return await asyncio.to_thread(api.get, *path)
-        except Refused:
+        except ApiError:
             return None
 
-    async def answer(self, *path: str) -> Any:
-        """Asks until it knows: one that has much to do may miss a question."""
-        found: Any = None
+    async def get(self, *path: str) -> Any:
+        """Return the answer of the HTTP API; repeat the request while it fails."""
+        answer: Any = None
 
         async def has_answered() -> bool:
-            nonlocal found
-            found = await self.ask(*path)
-            return bool(found)
+            nonlocal answer
+            answer = await self.try_get(*path)
+            return bool(answer)
 
-        what = f"the broker answers about {' '.join(path)}"
-        await self._processes.until(has_answered, what, limit_s=_ANSWERS_S)
-        return found
+        event = f"the broker answers about {' '.join(path)}"
+        await self._processes.wait_until(has_answered, event, limit_s=_RETRY_S)
+        return answer

@@ -1,8 +1,8 @@
 """A process that ends with the demo: `python -m leveret.cli.demo.child MODULE ARGUMENT …`.
 
-It is `python -m MODULE ARGUMENT …`, whose stdin is a pipe that the demo alone holds the other end of. When
-that is at its end the demo is gone, killed perhaps, and nobody else would end this process: it gets a
-SIGTERM, and is killed with all that it has started itself if it does not end in time.
+Runs `python -m MODULE ARGUMENT …`. Its stdin is a pipe whose other end only the demo holds. If the demo is
+gone, perhaps killed, the pipe is at its end and nobody else would end this process. Then it gets a SIGTERM.
+If it does not end in time, it is killed with all processes that it has started.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Final
 
 _STDIN: Final = 0
 _END_S: Final = 10.0
-_SOME_BYTES: Final = 4096
+_READ_BYTES: Final = 4096
 
 
 def _end_with_the_demo() -> None:
-    while os.read(_STDIN, _SOME_BYTES):
-        pass  # nobody writes
+    while os.read(_STDIN, _READ_BYTES):
+        # Nobody writes to the pipe.
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)
     os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""What people see of the demo: a line for each scene, which moves while it lasts and stays when it is over.
+"""The lines that the demo prints: one for each activity, updated while it lasts and kept when it is over.
 
-On a terminal, with bars; elsewhere a plain line for each step of a scene. All of that is on stderr; the
-verdict is the result and goes to stdout. Where there are no letters but those of ASCII, marks are other ones,
-and no letter is an error. The rule: a line says what was counted, and nothing that was only hoped for.
+On a terminal lines have progress bars; elsewhere each step of an activity is a plain line. All of them go
+to stderr; the verdict is the result and goes to stdout. Outputs without Unicode get marks in ASCII. The
+rule: a line shows only figures that were counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME_WIDTH: Final = 11
 
 
 class Mark(NamedTuple):
-    """What a line begins with."""
+    """The sign at the start of a line."""
 
     sign: str
     ascii_sign: str
@@ -37,12 +37,13 @@ _BROKEN: Final = Mark("✘", "!", "bold red")
 _UNDER_WAY: Final = Mark("…", ".", "dim")
 
 
-class Stage:
-    """
-    with Stage() as stage:
-        scene = stage.scene("publishers")
-        scene.tell("120,000 of 200,000 confirmed", 0.6)
-        scene.end("200,000 confirmed")
+class Display:
+    """The demo's lines on stderr.
+
+    with Display() as display:
+        line = display.progress_line("publishers")
+        line.tell("120,000 of 200,000 confirmed", 0.6)
+        line.end("200,000 confirmed")
     """
 
     def __init__(self) -> None:
@@ -52,16 +53,16 @@ class Stage:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             # A column of its own may be broken into lines; otherwise names are cut on a narrow terminal.
-            TextColumn("{task.fields[said]}", markup=False, table_column=Column()),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column()),
             console=self._console,
             transient=True,
             refresh_per_second=_REFRESHES_PER_S,
-            disable=not self._moves,
+            disable=not self._can_update_lines,
         )
 
     @property
-    def _moves(self) -> bool:
-        """Whether a line can change: not in a file or a pipe, nor on a terminal that knows no such codes."""
+    def _can_update_lines(self) -> bool:
+        """Whether stderr is a terminal that can rewrite lines."""
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def __enter__(self) -> Self:
@@ -73,28 +74,28 @@ class Stage:
     ) -> None:
         self._progress.stop()
 
-    def scene(self, name: str) -> Scene:
-        """One that takes a while."""
-        return Scene(self, self._progress, name)
+    def progress_line(self, name: str) -> ProgressLine:
+        """Add a line for an activity that takes a while."""
+        return ProgressLine(self, self._progress, name)
 
-    def note(self, name: str, said: str, mark: Mark = DONE) -> None:
-        """Something that is over, or has just happened."""
-        _print(self._console, mark, name, said)
+    def note(self, name: str, text: str, mark: Mark = DONE) -> None:
+        """Print a line about something that is over or has just happened."""
+        _print(self._console, mark, name, text)
 
-    def plain(self, name: str, said: str) -> None:
-        """What a scene is doing, where no line can change."""
-        if not self._moves:
-            self.note(name, said, _UNDER_WAY)
+    def note_step(self, name: str, text: str) -> None:
+        """Print a step of an activity, unless lines can be updated."""
+        if not self._can_update_lines:
+            self.note(name, text, _UNDER_WAY)
 
 
-class Scene:
-    """What is under way."""
+class ProgressLine:
+    """One activity that is under way."""
 
-    def __init__(self, stage: Stage, progress: Progress, name: str) -> None:
-        self._stage = stage
+    def __init__(self, display: Display, progress: Progress, name: str) -> None:
+        self._display = display
         self._progress = progress
         self._name = name
-        self._task = progress.add_task(f"{name:<{_NAME_WIDTH}}", total=None, said="")
+        self._task = progress.add_task(f"{name:<{_NAME_WIDTH}}", total=None, text="")
         self._began_s = time.monotonic()
         self._step = ""
 
@@ -102,25 +103,25 @@ class Scene:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def tell(self, said: str, done: float | None = None) -> None:
-        """How it is going; `done` is the share of the whole, where that is known."""
+    def tell(self, text: str, done: float | None = None) -> None:
+        """Show progress; `done` is the completed share, from 0 to 1, if known."""
         total = None if done is None else 1.0
-        self._progress.update(self._task, total=total, completed=min(done or 0.0, 1.0), said=said)
+        self._progress.update(self._task, total=total, completed=min(done or 0.0, 1.0), text=text)
 
     def step(self, doing: str) -> None:
-        """What it is doing, and for how long; where no line can change, a line when that is something new."""
+        """Show the current step and the elapsed time; without updates, print each new step once."""
         self.tell(f"{doing}, {self.elapsed_s:.0f} s")
         if doing != self._step:
             self._step = doing
-            self._stage.plain(self._name, doing)
+            self._display.note_step(self._name, doing)
 
-    def end(self, said: str) -> None:
+    def end(self, text: str) -> None:
         self._progress.remove_task(self._task)
-        self._stage.note(self._name, said)
+        self._display.note(self._name, text)
 
 
 def show(checks: Sequence[Check], sentences: Sequence[str]) -> None:
-    """The verdict, line by line, on stdout."""
+    """Print the verdict on stdout."""
     console = _console(stderr=False)
     console.print()
     for check in checks:
@@ -134,13 +135,13 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def _print(console: Console, mark: Mark, name: str, said: str) -> None:
-    """One line; on a terminal that is too narrow for it, several, broken between words."""
+def _print(console: Console, mark: Mark, name: str, text: str) -> None:
+    """Print one line; a narrow terminal breaks it between words."""
     sign = mark.ascii_sign if console.options.ascii_only else mark.sign
-    words = (Text(f" {sign}", mark.style), Text(f"{name:<{_NAME_WIDTH}}"), Text(said))
+    columns = (Text(f" {sign}", mark.style), Text(f"{name:<{_NAME_WIDTH}}"), Text(text))
     if not console.is_terminal:
-        console.print(*words)
+        console.print(*columns)
         return
-    line = Table.grid(padding=(0, 1))
-    line.add_row(*words)
-    console.print(line, soft_wrap=False)
+    table = Table.grid(padding=(0, 1))
+    table.add_row(*columns)
+    console.print(table, soft_wrap=False)

@@ -1,7 +1,7 @@
-"""The two jobs of Spark, as the commands that people run: `leveret pipeline run` and `leveret audit`.
+"""The two Spark jobs of the demo, as the commands that users run: `leveret pipeline run` and `leveret audit`.
 
-Owns the pipeline's file, the places of table and report, and how both are read afterwards. Without Java, or
-without the packages, there are none: `missing` says so in a sentence.
+Owns the pipeline's file, the paths of table and report, and how both are read afterwards. `missing` returns
+why the jobs can't run on a machine without Java or without the packages.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ import importlib.util
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from leveret.cli.demo.processes import Processes, SceneFailed, Started
+from leveret.cli.demo.processes import DemoFailed, DemoProcess, Processes
 from leveret.cli.demo.topology import LAKE, REJECTS
 
 if TYPE_CHECKING:
     from leveret.audit.findings import Findings
 
-STARTING: Final = "Spark is starting; that may take a minute where it was not started lately"
+STARTING: Final = "Spark is starting; the first start may take a minute"
 NOT_JSON: Final = "is not JSON, or does not fit the schema"
-"""As the pipeline says of each body that does not parse."""
-UNPAID: Final = "the amount is below 0"
+"""The pipeline's reason for rejecting a body that does not parse."""
+BELOW_ZERO: Final = "the amount is below 0"
 _PACKAGES: Final = ("pyspark", "pyarrow")
 _ARCHIVE: Final = Path(sys.prefix) / "spark.jsa"
-"""Spark's classes as a JVM has them in memory, where `make` could put them there."""
+"""Class data sharing archive with Spark's classes, if `make` could create it."""
 _JAVA: Final = {
     "JDK_JAVA_OPTIONS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={_ARCHIVE} "
     "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 }
-"""For a JVM that lives for seconds: the second compiler would cost more than it gains, and classes that are
-ready save a third of its time (10 of 31 s of CPU). A JVM that can't use the archive does without.
+"""Options for a JVM that lives for seconds. The second compiler would cost more than it gains. The archive
+saves a third of the CPU time (10 of 31 s); a JVM that can't use it ignores it.
 """
 _FILE: Final = f'''\
-# The pipeline of the demo: orders from a queue into a table, and what can't be used to the rejects.
+# The pipeline of the demo: orders from a queue into a table, invalid orders to the rejects.
 name = "orders-to-lake"
 checkpoint = "checkpoint"
 
@@ -55,7 +56,7 @@ sql = "SELECT *, date(at) AS day FROM input"
 
 [[expectations]]
 that = "amount >= 0"
-reason = "{UNPAID}"
+reason = "{BELOW_ZERO}"
 
 [rejects]
 routing_key = "{REJECTS}"
@@ -77,7 +78,7 @@ master = "local[2]"
 
 
 def missing() -> str | None:
-    """Why there can be no Spark here; None if there can."""
+    """Return why Spark can't run on this machine, or None if it can."""
     for name in _PACKAGES:
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed (pip install 'leveret[spark]')"
@@ -92,67 +93,67 @@ def missing() -> str | None:
 
 
 class Pipeline:
-    """From the queue `lake` into a table below the demo's directory."""
+    """The pipeline from the queue `lake` into a table in the demo's directory."""
 
-    def __init__(self, place: Path) -> None:
-        self._file = place / "pipeline.toml"
-        self._checkpoint = place / "checkpoint"
-        self.table = place / "table"
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "pipeline.toml"
+        self._checkpoint = directory / "checkpoint"
+        self.table = directory / "table"
 
-    async def start(self, processes: Processes, url: str) -> Started:
+    async def start(self, processes: Processes, url: str) -> DemoProcess:
         self._file.write_text(_FILE.format(url=url), "utf-8")
-        words = ("leveret", "pipeline", "run", self._file, "--once", "--json")
-        return await processes.start("pipeline", *words, environment=_JAVA)
+        command = ("leveret", "pipeline", "run", self._file, "--once", "--json")
+        return await processes.start("pipeline", *command, **_JAVA)
 
     def doing(self) -> str:
-        """What Spark is doing: starting, or working on messages."""
-        try:
-            status = json.loads((self._checkpoint / "status.json").read_bytes())
-        except FileNotFoundError:
-            return STARTING
-        if status["state"] == "starting":
-            return STARTING
-        return "Spark writes orders to a table"
+        """Return what Spark is doing: starting, or writing."""
+        with suppress(FileNotFoundError):
+            if self._status()["state"] != "starting":
+                return "Spark writes orders to a table"
+        return STARTING
 
-    def told(self) -> str:
-        """How many messages it has taken."""
-        status = json.loads((self._checkpoint / "status.json").read_bytes())
+    def summary(self) -> str:
+        """Return the counts of messages that the pipeline has read and rejected."""
+        status = self._status()
         return f"{status['messages']:,} messages, {status['rejected']:,} of them rejected"
 
-    def written(self) -> Counter[int]:
-        """The orders in its table, whole batches alone, and how often each of them is there."""
+    def _status(self) -> dict[str, Any]:
+        return dict(json.loads((self._checkpoint / "status.json").read_bytes()))
+
+    def order_counts(self) -> Counter[int]:
+        """Return how often each order is in the committed batches of the table."""
         import pyarrow.dataset as ds
 
         from leveret.spark.pipelines.tables import Table
 
         table = Table.at(str(self.table))
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for batch in table.batches():
             rows = ds.dataset(table.spark_path(batch.folder), format="parquet")
-            found.update(rows.to_table(columns=["order_id"])["order_id"].to_pylist())
-        return found
+            counts.update(rows.to_table(columns=["order_id"])["order_id"].to_pylist())
+        return counts
 
-    def days(self) -> int:
-        """How many partitions the table has."""
+    def day_count(self) -> int:
+        """Return the number of partitions of the table."""
         return len({folder.name for folder in self.table.glob("_batch=*/day=*")})
 
 
 class Audit:
-    """Of the running broker, with the table of the pipeline."""
+    """The audit of the running broker, with the pipeline's table."""
 
-    def __init__(self, place: Path) -> None:
-        self._out = place / "audit"
+    def __init__(self, directory: Path) -> None:
+        self._out = directory / "audit"
 
     @property
     def report(self) -> Path:
         return self._out / "report.html"
 
-    async def start(self, processes: Processes, url: str, table: Path) -> Started:
-        words = ("--url", url, "--out", self._out, "--table", table, "--master", "local[2]", "--json")
-        return await processes.start("audit", "leveret", "audit", *words, environment=_JAVA)
+    async def start(self, processes: Processes, url: str, table: Path) -> DemoProcess:
+        command = ("--url", url, "--out", self._out, "--table", table, "--master", "local[2]", "--json")
+        return await processes.start("audit", "leveret", "audit", *command, **_JAVA)
 
     def doing(self) -> str:
-        """What Spark is doing: starting, or reading; it marks its directory when it reads."""
+        """Return what Spark is doing: starting, or reading. It marks its directory when it begins to read."""
         from leveret.audit.output_directory import MARK
 
         return "Spark reads logs and journals" if (self._out / MARK).exists() else STARTING
@@ -163,10 +164,9 @@ class Audit:
         return msgspec.json.decode((self._out / "findings.json").read_bytes(), type=Findings)
 
 
-async def ended(job: Started, *, codes: tuple[int, ...] = (0,)) -> bytes:
-    """Waits for its end, and gives what it printed; one that fails is a sentence."""
+async def wait_for_end(job: DemoProcess, *, exit_codes: tuple[int, ...] = (0,)) -> None:
+    """Wait until a job has ended; raise `DemoFailed` for an unexpected exit code."""
     job.is_expected_to_run = False
-    out, _ = await job.process.communicate()
-    if job.process.returncode not in codes:
-        raise SceneFailed(f"the {job.name} ended with code {job.process.returncode}{job.last_words()}")
-    return out
+    await job.process.communicate()
+    if job.process.returncode not in exit_codes:
+        raise DemoFailed(f"the {job.name} ended with code {job.process.returncode}{job.log_tail()}")

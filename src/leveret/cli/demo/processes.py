@@ -1,8 +1,8 @@
-"""The processes of the demo: started here, watched while something is waited for, ended here.
+"""The processes of the demo: started, watched and ended here.
 
-Each has a log of its own. They are in sessions of their own, so that Ctrl-C reaches the demo alone, which
-then ends them in turn. A demo that is killed can end nobody: they see that for themselves, by a pipe that it
-holds one end of (`child`). The rule: no process is ended but by the id under which it was started here.
+Each process has its own log, and its own session, so that Ctrl-C reaches only the demo, which then ends the
+others in turn. If the demo is killed, the processes notice that by a pipe of which it holds one end
+(`child`). The rule: a process is ended only by the id under which it was started here.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-SERVING: Final = "broker"
+BROKER: Final = "broker"
 _END_S: Final = 15.0
-_LOOK_S: Final = 0.1
-_LAST_LINES: Final = 3
-_NOTHING: Final[Mapping[str, str]] = {}
+_POLL_S: Final = 0.1
+_TAIL_LINES: Final = 3
 
 
-class SceneFailed(Exception):
-    """Something did not happen; the text is a sentence for people."""
+class DemoFailed(Exception):
+    """An expected event did not happen; the text is a sentence for the user."""
 
 
-class Started:
-    """One process."""
+class DemoProcess:
+    """One process of the demo, with its log."""
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
@@ -38,21 +37,21 @@ class Started:
         self.is_expected_to_run = True
 
     def kill(self) -> None:
-        """With -9."""
+        """Kill the process with SIGKILL."""
         self.is_expected_to_run = False
         self.process.kill()
 
     async def line(self, limit_s: float) -> str:
-        """The next line that it prints."""
+        """Return the next line that the process prints."""
         assert self.process.stdout is not None
         try:
             async with asyncio.timeout(limit_s):
                 return (await self.process.stdout.readline()).decode()
         except TimeoutError:
-            raise SceneFailed(f"{self.name} said nothing for {limit_s:g} s{self.last_words()}") from None
+            raise DemoFailed(f"{self.name} printed nothing for {limit_s:g} s{self.log_tail()}") from None
 
     async def end(self) -> None:
-        """In order; with -9, and with all that it has started itself, if it does not end in time."""
+        """Terminate the process; after a timeout, kill it and all processes that it has started."""
         self.is_expected_to_run = False
         if self.process.returncode is not None:
             return
@@ -65,61 +64,61 @@ class Started:
                 os.killpg(self.process.pid, signal.SIGKILL)
             await self.process.wait()
 
-    def last_words(self) -> str:
-        """Of its log, for the end of a sentence."""
+    def log_tail(self) -> str:
+        """Return the last lines of the log, to be appended to a sentence."""
         lines = [line.strip() for line in self.log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        said = f": {' / '.join(lines[-_LAST_LINES:])}" if lines else ""
-        return f"{said} (its log is {self.log})"
+        tail = f": {' / '.join(lines[-_TAIL_LINES:])}" if lines else ""
+        return f"{tail} (see {self.log})"
 
 
 class Processes:
-    """All of them, with their logs in one directory."""
+    """All processes of the demo, with their logs in one directory."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._started: list[Started] = []
-        self._while_here, self._here = os.pipe()
-        """What all of them have as stdin, and its other end, at which they see that the demo is there."""
+        self._started: list[DemoProcess] = []
+        self._stdin, self._open_end = os.pipe()
+        """The stdin of every process, and its other end, which stays open while the demo runs."""
 
-    async def start(self, name: str, *words: object, environment: Mapping[str, str] = _NOTHING) -> Started:
-        """`python -m …`; its stdout is a pipe, its stderr a log; what is in the environment already stays."""
+    async def start(self, name: str, *command: object, **environment: str) -> DemoProcess:
+        """Start `python -m …` with stdout to a pipe and stderr to a log. The current environment wins."""
         log = self._logs / f"{name}.log"
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "leveret.cli.demo.child",
-                *map(str, words),
-                stdin=self._while_here,
+                *map(str, command),
+                stdin=self._stdin,
                 stdout=PIPE,
                 stderr=errors,
                 start_new_session=True,
                 env={**environment, **os.environ},
             )
-        started = Started(name, process, log)
-        self._started.append(started)
-        return started
+        demo_process = DemoProcess(name, process, log)
+        self._started.append(demo_process)
+        return demo_process
 
     async def end(self) -> None:
-        """Those that serve the others at last."""
-        serving = [started for started in self._started if started.name == SERVING]
-        served = [started for started in self._started if started.name != SERVING]
-        for some in (served, serving):
-            await asyncio.gather(*(started.end() for started in some))
+        """End all processes, the broker last."""
+        brokers = [process for process in self._started if process.name == BROKER]
+        clients = [process for process in self._started if process.name != BROKER]
+        for processes in (clients, brokers):
+            await asyncio.gather(*(process.end() for process in processes))
 
     def check(self) -> None:
-        """Raises for one that has ended and should not have."""
+        """Raise `DemoFailed` if a process has ended that should still run."""
         for started in self._started:
             code = started.process.returncode
             if code is not None and started.is_expected_to_run:
-                raise SceneFailed(f"{started.name} ended with code {code}{started.last_words()}")
+                raise DemoFailed(f"{started.name} ended with code {code}{started.log_tail()}")
 
-    async def until(self, holds: Callable[[], Awaitable[bool]], what: str, *, limit_s: float) -> None:
-        """Waits for something, as long as nobody dies on whom it depends; looking takes no longer either."""
+    async def wait_until(self, holds: Callable[[], Awaitable[bool]], event: str, *, limit_s: float) -> None:
+        """Poll until the condition holds; raise `DemoFailed` at the limit, or if a process dies."""
         try:
             async with asyncio.timeout(limit_s):
                 while not await holds():
                     self.check()
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise SceneFailed(f"{what}: that did not happen in {limit_s:g} s") from None
+            raise DemoFailed(f"timeout after {limit_s:g} s, waiting until {event}") from None

@@ -1,7 +1,7 @@
-"""Those who send the orders: several publishers, each on a connection of its own, with confirms.
+"""The publishers of the orders, each on a connection of its own, with confirms.
 
-Nothing is done about a crash here: the toolkit connects again and sends again what was not confirmed. What
-became of each message is in its receipt, and receipts are counted.
+This module ignores the crash of the broker: the toolkit reconnects and publishes unconfirmed messages
+again. What became of each message is in its receipt, and receipts are counted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from leveret.cli.demo.orders import GATE, PUBLISHERS, Plan
-from leveret.cli.demo.topology import BACK_SOON, ORDERS, UNBOUND
+from leveret.cli.demo.orders import GATE_SHARE, PUBLISHERS, Plan
+from leveret.cli.demo.topology import FAST_BACKOFF, ORDERS, UNBOUND
 from leveret.client import Connection, Publisher, Receipt
 
 _TIMEOUT_S: Final = 120.0
@@ -20,14 +20,14 @@ _TIMEOUT_S: Final = 120.0
 
 @dataclass(slots=True)
 class Receipts:
-    """What became of the messages, as their publishers were told."""
+    """What became of the messages, by their receipts."""
 
     confirmed: int = 0
     returned: int = 0
     nacked: int = 0
     lost: int = 0
     republished: int = 0
-    """Of all of these: sent more than once, because a connection had ended."""
+    """Messages that were sent more than once, because a connection was lost."""
 
     @property
     def total(self) -> int:
@@ -40,15 +40,15 @@ class Receipts:
 
 
 class Publishers:
-    """`await publishers.run()` returns when each message has its receipt."""
+    """All publishers: `await publishers.run()` returns when each message has its receipt."""
 
     def __init__(self, url: str, plan: Plan, on_receipt: Callable[[Receipts], None]) -> None:
         self._url = url
         self._plan = plan
         self._on_receipt = on_receipt
         self.receipts = Receipts()
-        self.go_on = asyncio.Event()
-        """At the gate they wait for it."""
+        self.gate = asyncio.Event()
+        """Set when the publishers may continue beyond `GATE_SHARE`."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -56,16 +56,16 @@ class Publishers:
                 group.create_task(self._publish(number))
 
     async def _publish(self, number: int) -> None:
-        plan, gate = self._plan, int(self._plan.orders * GATE)
+        plan, gate_number = self._plan, int(self._plan.orders * GATE_SHARE)
         async with (
-            Connection(self._url, name=f"publisher-{number + 1}", backoff=BACK_SOON) as connection,
+            Connection(self._url, name=f"publisher-{number + 1}", backoff=FAST_BACKOFF) as connection,
             Publisher(
                 connection, window=plan.window, timeout_s=_TIMEOUT_S, on_confirm=self._count
             ) as publisher,
         ):
             for order in plan.of(number):
-                if order.number >= gate and not self.go_on.is_set():
-                    await self.go_on.wait()
+                if order.number >= gate_number and not self.gate.is_set():
+                    await self.gate.wait()
                 if not publisher.has_room:
                     await publisher.room()
                 exchange = ORDERS if order.routable else UNBOUND

@@ -1,11 +1,11 @@
-"""What workers and members write down: a line for each thing they did, in a file of their own.
+"""What workers and members record: a line for each action, in one file for each process.
 
     done 4711
     failed 4712
     hangs 160000
 
-Each line is one write to a file that is only appended to, so what a killed process had written is there. It
-is their own account, beside the broker's: an order that was done and not acked yet is done again by another.
+Each line is one write to an append-only file, so the lines of a killed process are complete. The files are
+independent of the broker's account: an order that was done but not acked is done again by another process.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class Deed(StrEnum):
+class Action(StrEnum):
     DONE = "done"
     FAILED = "failed"
     HANGS = "hangs"
 
 
-class Record:
-    """The writing side: `record.add(Deed.DONE, 4711)`."""
+class ActionWriter:
+    """Writes the file of one process: `actions.add(Action.DONE, 4711)`."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def add(self, deed: Deed, number: int) -> None:
-        os.write(self._file, b"%s %d\n" % (deed.encode(), number))
+    def add(self, action: Action, number: int) -> None:
+        os.write(self._file, b"%s %d\n" % (action.encode(), number))
 
 
-class Reading:
-    """The reading side: what is there so far, `reading.more()` for what has come since."""
+class ActionReader:
+    """Reads the file of one process, which may still be growing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
-        self.numbers: dict[Deed, Counter[int]] = {deed: Counter() for deed in Deed}
-        """How often which order was done, has failed, hangs."""
+        self.numbers: dict[Action, Counter[int]] = {action: Counter() for action in Action}
+        """How often each order was done, has failed, hangs."""
 
-    def count(self, deed: Deed) -> int:
-        return self.numbers[deed].total()
+    def count(self, action: Action) -> int:
+        return self.numbers[action].total()
 
-    def more(self) -> None:
+    def update(self) -> None:
+        """Read the lines that were added since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
                 data = file.read()
         except FileNotFoundError:
-            return  # its process has not come so far
-        whole = data[: data.rfind(b"\n") + 1]
-        self._position += len(whole)
-        for line in whole.decode().splitlines():
-            deed, number = line.split()
-            self.numbers[Deed(deed)][int(number)] += 1
+            # The process has not written anything yet.
+            return
+        complete = data[: data.rfind(b"\n") + 1]
+        self._position += len(complete)
+        for line in complete.decode().splitlines():
+            action, number = line.split()
+            self.numbers[Action(action)][int(number)] += 1

@@ -1,11 +1,11 @@
-"""What the demo needs from its broker: one exchange, from which every order goes to three places.
+"""The demo's exchanges and queues. Every routable order goes to three places.
 
     orders (fanout) ──► work               workers; dead letters go to work.dead
                     ├─► lake               the pipeline; its rejects go to lake.rejects
                     └─► orders.log (topic) ──► orders.log-0 … orders.log-3, read by the group billing
-    orders.unbound                         takes nothing anywhere: what is published to it comes back
+    orders.unbound                         has no bindings: messages published to it are returned
 
-All of them store a message once, however often it is sent, and keep an account of it for a day.
+All queues and streams deduplicate messages, and keep what the audit needs for a day.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ REJECTS: Final = "lake.rejects"
 TOPIC: Final = "orders.log"
 GROUP: Final = "billing"
 PARTITIONS: Final = tuple(partition(TOPIC, number) for number in range(4))
-BACK_SOON: Final = Backoff(initial_s=0.1, multiplier=1.5, max_s=0.5)
-"""How connections come back: the broker is away for a moment only."""
-_WINDOW_MS: Final = 86_400_000
+FAST_BACKOFF: Final = Backoff(initial_s=0.1, multiplier=1.5, max_s=0.5)
+"""Reconnect quickly, because the broker is away only for a moment."""
+_AUDIT_WINDOW_MS: Final = 86_400_000
 
 
 def topology() -> Topology:
@@ -33,10 +33,10 @@ def topology() -> Topology:
         Exchange(ORDERS, "fanout"),
         Exchange(UNBOUND),
         Exchange(TOPIC, "x-consistent-hash"),
-        dead_letter_pair(_kept(WORK), dead=_kept(DEAD)),
-        _kept(LAKE),
-        _kept(REJECTS),
-        *(_kept(name, type="stream") for name in PARTITIONS),
+        dead_letter_pair(_audited_queue(WORK), dead=_audited_queue(DEAD)),
+        _audited_queue(LAKE),
+        _audited_queue(REJECTS),
+        *(_audited_queue(name, type="stream") for name in PARTITIONS),
         Binding(ORDERS, WORK),
         Binding(ORDERS, LAKE),
         Binding(ORDERS, TOPIC, to_exchange=True),
@@ -44,5 +44,5 @@ def topology() -> Topology:
     )
 
 
-def _kept(name: str, **said: Any) -> Queue:
-    return Queue(name, dedup=True, arguments={"x-audit-window": _WINDOW_MS}, **said)
+def _audited_queue(name: str, **options: Any) -> Queue:
+    return Queue(name, dedup=True, arguments={"x-audit-window": _AUDIT_WINDOW_MS}, **options)

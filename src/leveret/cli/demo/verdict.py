@@ -1,8 +1,9 @@
-"""The verdict: what was seen from several sides, and whether it is what must be.
+"""The verdict: compares what was observed on several sides with what is expected.
 
-Pure functions from `Seen` to checks, each of which says its figures whether they are right or not. What the
-publishers were told, what workers wrote down, what is in the queues and in the table, and what the audit has
-found must agree. The rule: a figure is one that was counted, and a check holds only by comparing figures.
+Pure functions from `Observations` to checks, each of which prints its figures whether they are right or
+wrong. The publishers' receipts, the workers' own records, the contents of queues and table, and the
+findings of the audit must agree. The rule: every figure was counted, and a check holds only by comparing
+figures.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leveret.cli.demo.orders import TORN, UNPAID, UNROUTABLE
+from leveret.cli.demo.orders import MALFORMED, NEGATIVE, UNROUTABLE
 from leveret.cli.demo.topology import DEAD, GROUP, LAKE, PARTITIONS, REJECTS, TOPIC, WORK
 
 if TYPE_CHECKING:
     from leveret.audit.findings import Findings, QueueAccount
     from leveret.cli.demo.publishers import Receipts
 
-_POISONOUS = TORN + UNPAID
-_CONSUMER = re.compile(r"-> \S+ (.+) \(consuming\)")
+_INVALID_COUNT = MALFORMED + NEGATIVE
+_CONSUMER_NAME = re.compile(r"-> \S+ (.+) \(consuming\)")
 _ACKED = "acked"
 _DEAD_LETTERED = "dead lettered"
 _SENT_TO_REJECTS = "sent to rejects"
@@ -29,6 +30,8 @@ _SENT_TO_REJECTS = "sent to rejects"
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """One comparison of the verdict, with its figures as a sentence."""
+
     name: str
     said: str
     holds: bool
@@ -36,25 +39,20 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Orders that were looked for, and those that were found."""
+    """Counts of expected orders and of those that were found."""
 
     expected: int
     found: int
     missing: int
     unexpected: int
     again: int
-    """Found more than once, all further times counted."""
+    """Number of repetitions of orders that were found more than once."""
 
     @classmethod
     def of(cls, expected: Set[int], found: Counter[int]) -> Tally:
         missing = len(expected - found.keys())
-        return cls(
-            len(expected),
-            len(found),
-            missing,
-            len(found) - (len(expected) - missing),
-            found.total() - len(found),
-        )
+        unexpected = len(found) - (len(expected) - missing)
+        return cls(len(expected), len(found), missing, unexpected, found.total() - len(found))
 
     @property
     def complete(self) -> bool:
@@ -65,18 +63,13 @@ class Tally:
         return self.complete and not self.again
 
     def __str__(self) -> str:
-        said = f"{self.found:,} of {self.expected:,}"
-        for count, what in (
-            (self.missing, "missing"),
-            (self.unexpected, "that should not be there"),
-            (self.again, "again"),
-        ):
-            said += f", {count:,} {what}" if count else ""
-        return said
+        deviations = (self.missing, "missing"), (self.unexpected, "unexpected"), (self.again, "again")
+        counts = (f", {count:,} {kind}" for count, kind in deviations if count)
+        return f"{self.found:,} of {self.expected:,}{''.join(counts)}"
 
 
 def by_reason(expected: Mapping[str, Set[int]], found: Mapping[str, Counter[int]]) -> dict[str, Tally]:
-    """A tally for each reason that there must be, or is: an order that is there for another one is wrong."""
+    """Return a tally for each expected or found reason, so that a wrong reason shows as unexpected."""
     return {
         reason: Tally.of(expected.get(reason, frozenset()), found.get(reason, Counter()))
         for reason in sorted(expected.keys() | found.keys())
@@ -84,34 +77,34 @@ def by_reason(expected: Mapping[str, Set[int]], found: Mapping[str, Counter[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
-    """What became of the queue `work`: by the workers' own account, and by looking into the queues."""
+class QueueResult:
+    """What became of the queue `work`: from the workers' records and from the queues."""
 
     done: Tally
     dead: dict[str, Tally]
     """By reason."""
     left: int
-    """Messages that are still there, ready or in hand."""
+    """Messages still in the queue, ready or unacked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """What became of the topic: by the members' own account, and by asking the broker."""
+class GroupResult:
+    """What became of the topic: from the members' records and from the broker."""
 
     done: Tally
     hangs: tuple[str, ...]
-    """The members that say that they hang."""
+    """The members that have recorded that they hang."""
     stored: int
     """Messages in the topic."""
     lag: int
-    """Messages that are not settled."""
+    """Messages not settled by the group."""
     holders: tuple[str, ...]
-    """Who has the lowest of them, in each partition that has one."""
+    """For each partition with messages in flight, the member that holds the lowest one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piped:
-    """What the pipeline has made of the queue `lake`."""
+class PipelineResult:
+    """What became of the queue `lake`: the pipeline's table and its rejects."""
 
     table: Tally
     rejected: dict[str, Tally]
@@ -119,16 +112,16 @@ class Piped:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """All of it."""
+class Observations:
+    """Everything that the verdict compares."""
 
     orders: int
     receipts: Receipts
-    worked: Worked
-    grouped: Grouped
+    work: QueueResult
+    group: GroupResult
     waiting: int
     """Messages in the queue `lake`."""
-    piped: Piped | None = None
+    pipeline: PipelineResult | None = None
     findings: Findings | None = None
 
     @property
@@ -136,86 +129,84 @@ class Seen:
         return self.orders - UNROUTABLE
 
 
-def checks(seen: Seen) -> list[Check]:
-    """Without Spark there are neither table nor audit, and so no checks of them."""
-    found = [published(seen), work(seen)]
-    if seen.piped is None:
-        found.append(kept(seen))
+def checks(seen: Observations) -> list[Check]:
+    """Return the checks; those of table and audit need Spark."""
+    results = [published(seen), work(seen)]
+    if seen.pipeline is None:
+        results.append(kept(seen))
     else:
-        found += [table(seen.piped), rejects(seen.piped)]
-    found.append(hole(seen))
+        results += [table(seen.pipeline), rejects(seen.pipeline)]
+    results.append(hole(seen))
     if seen.findings is None:
-        return found
-    audited: Sequence[Callable[[Seen, Findings], Check]] = (accounted, settled, lost, twice, audited_hole)
-    return [*found, *(check(seen, seen.findings) for check in audited)]
+        return results
+    audited = (accounted, settled, lost, twice, audited_hole)
+    return [*results, *(check(seen, seen.findings) for check in audited)]
 
 
 def sentence(checks: Sequence[Check], *, with_spark: bool) -> str:
-    broken = [check.name for check in checks if not check.holds]
-    if broken:
-        return f"Verdict: {len(broken)} of {len(checks)} checks do not hold: {', '.join(broken)}."
+    failed = [check.name for check in checks if not check.holds]
+    if failed:
+        return f"Verdict: {len(failed)} of {len(checks)} checks failed: {', '.join(failed)}."
     if with_spark:
-        return "Verdict: every message is accounted for; none lost, none twice, one hole, and who holds it."
-    return "Verdict: what can be counted without Spark is right; one hole, and who holds it."
+        return "Verdict: every message is accounted for: none lost, none doubled, one hole, its holder known."
+    return "Verdict: everything counted without Spark is right: one hole, its holder known."
 
 
 # --- with and without Spark ------------------------------------------------------------------------------
 
 
-def published(seen: Seen) -> Check:
-    got = seen.receipts
-    holds = (got.confirmed, got.returned, got.nacked, got.lost) == (seen.routable, UNROUTABLE, 0, 0)
-    said = (
-        f"{got.confirmed:,} confirmed + {got.returned:,} returned = {got.total:,} of {seen.orders:,} sent; "
-        f"{got.nacked:,} refused, {got.lost:,} unknown"
+def published(seen: Observations) -> Check:
+    counts = seen.receipts
+    as_planned = (counts.confirmed, counts.returned) == (seen.routable, UNROUTABLE)
+    text = (
+        f"{counts.confirmed:,} confirmed + {counts.returned:,} returned = {counts.total:,} "
+        f"of {seen.orders:,} sent; {counts.nacked:,} nacked, {counts.lost:,} lost"
     )
-    return Check("published", said, holds)
+    return Check("published", text, as_planned and not (counts.nacked or counts.lost))
 
 
-def work(seen: Seen) -> Check:
-    got = seen.worked
-    said = f"{got.done.found:,} orders done; dead letters: {_reasons(got.dead)}; {got.left:,} left"
-    if got.done.again:
-        said += f"; {got.done.again:,} done again: a kill came between work and ack"
-    if not got.done.complete:
-        said += f" (done: {got.done})"
-    return Check("work", said, got.done.complete and _all_exact(got.dead) and not got.left)
+def work(seen: Observations) -> Check:
+    result = seen.work
+    text = f"{result.done.found:,} orders done; dead letters: {_reasons(result.dead)}; {result.left:,} left"
+    if result.done.again:
+        text += f"; {result.done.again:,} done again, because a kill came between work and ack"
+    if not result.done.complete:
+        text += f" (done: {result.done})"
+    return Check("work", text, result.done.complete and _all_exact(result.dead) and not result.left)
 
 
-def kept(seen: Seen) -> Check:
-    holds = seen.waiting == seen.grouped.stored == seen.routable
-    said = (
-        f"{seen.waiting:,} orders wait in '{LAKE}' for a pipeline, {seen.grouped.stored:,} are in the topic"
-    )
-    return Check("kept", said, holds)
+def kept(seen: Observations) -> Check:
+    holds = seen.waiting == seen.group.stored == seen.routable
+    text = f"{seen.waiting:,} orders wait in '{LAKE}' for a pipeline, {seen.group.stored:,} are in the topic"
+    return Check("kept", text, holds)
 
 
-def hole(seen: Seen) -> Check:
-    """As the broker tells it."""
-    got = seen.grouped
-    holds = got.done.complete and got.lag == 1 and _is_held_by(got.holders, got.hangs)
-    by = ", ".join(map(_name, got.holders)) or "nobody"
-    said = f"orders done: {got.done}; {got.lag:,} of {got.stored:,} not settled, held by {by}"
-    return Check("group", f"{said}{_own_word(got)}", holds)
+def hole(seen: Observations) -> Check:
+    """Check the hole as the broker reports it."""
+    result = seen.group
+    holds = result.done.complete and result.lag == 1 and _is_held_by(result.holders, result.hangs)
+    by = ", ".join(map(_consumer_name, result.holders)) or "nobody"
+    text = f"orders done: {result.done}; {result.lag:,} of {result.stored:,} not settled, held by {by}"
+    return Check("group", f"{text}{_hanging_members(result)}", holds)
 
 
-# --- what the pipeline has done --------------------------------------------------------------------------
+# --- the pipeline ----------------------------------------------------------------------------------------
 
 
-def table(piped: Piped) -> Check:
-    rows = piped.table.found + piped.table.again
-    return Check("table", f"{rows:,} rows; valid orders: {piped.table}", piped.table.exact)
+def table(pipeline: PipelineResult) -> Check:
+    rows = pipeline.table.found + pipeline.table.again
+    return Check("table", f"{rows:,} rows; valid orders: {pipeline.table}", pipeline.table.exact)
 
 
-def rejects(piped: Piped) -> Check:
-    return Check("rejects", _reasons(piped.rejected), _all_exact(piped.rejected))
+def rejects(pipeline: PipelineResult) -> Check:
+    return Check("rejects", _reasons(pipeline.rejected), _all_exact(pipeline.rejected))
 
 
-# --- what the audit has found ----------------------------------------------------------------------------
+# --- the audit -------------------------------------------------------------------------------------------
 
 
-def accounted(seen: Seen, findings: Findings) -> Check:
-    """The audit knows the messages that the publishers have receipts for."""
+def accounted(seen: Observations, findings: Findings) -> Check:
+    """Check that the audit counts as many messages as the publishers have receipts for."""
     known = {
         name: _sum(findings, lambda account: account.confirmed, queues)
         for name, queues in (
@@ -225,57 +216,59 @@ def accounted(seen: Seen, findings: Findings) -> Check:
         )
     }
     returned = sum(findings.returned.values())
-    got = seen.receipts
-    holds = set(known.values()) == {got.confirmed} and returned == got.returned
-    said = ", ".join(f"{name} {count:,}" for name, count in known.items())
-    told = "as the receipts say" if holds else f"but the receipts say {got.confirmed:,} and {got.returned:,}"
-    return Check("audit", f"confirmed: {said}; returned: {returned:,}; {told}", holds)
+    result = seen.receipts
+    holds = set(known.values()) == {result.confirmed} and returned == result.returned
+    text = ", ".join(f"{name} {count:,}" for name, count in known.items())
+    verdict = "matches the receipts" if holds else f"receipts: {result.confirmed:,} and {result.returned:,}"
+    return Check("audit", f"confirmed: {text}; returned: {returned:,}; {verdict}", holds)
 
 
-def settled(seen: Seen, findings: Findings) -> Check:
-    """Each message has come to the end that it must come to."""
-    got = (
+def settled(seen: Observations, findings: Findings) -> Check:
+    """Check that each message has the expected outcome."""
+    outcomes = (
         _outcomes(findings, {(WORK, "")}),
         _outcomes(findings, {(LAKE, "")}),
         _outcomes(findings, {(name, GROUP) for name in PARTITIONS}),
     )
-    valid = seen.routable - _POISONOUS
-    wanted = (
-        {_ACKED: valid, _DEAD_LETTERED: _POISONOUS},
-        {_ACKED: valid, _SENT_TO_REJECTS: _POISONOUS},
+    valid = seen.routable - _INVALID_COUNT
+    expected = (
+        {_ACKED: valid, _DEAD_LETTERED: _INVALID_COUNT},
+        {_ACKED: valid, _SENT_TO_REJECTS: _INVALID_COUNT},
         {_ACKED: seen.routable - 1},
     )
-    still = [_sum(findings, lambda account: account.ready, {(name, "")}) for name in (DEAD, REJECTS)]
-    said = "; ".join(
-        f"{name}: {', '.join(f'{count:,} {how}' for how, count in outcomes.items()) or 'none'}"
-        for name, outcomes in zip((WORK, LAKE, GROUP), got, strict=True)
+    ready = [_sum(findings, lambda account: account.ready, {(name, "")}) for name in (DEAD, REJECTS)]
+    text = "; ".join(
+        f"{name}: {', '.join(f'{count:,} {outcome}' for outcome, count in counts.items()) or 'none'}"
+        for name, counts in zip((WORK, LAKE, GROUP), outcomes, strict=True)
     )
-    return Check("settled", said, got == wanted and still == [_POISONOUS] * 2)
+    return Check("settled", text, outcomes == expected and ready == [_INVALID_COUNT] * 2)
 
 
-def lost(seen: Seen, findings: Findings) -> Check:
+def lost(seen: Observations, findings: Findings) -> Check:
     damage = f", {len(findings.damage):,} damaged" if findings.damage else ""
     confirmed = sum(account.confirmed for account in findings.queues)
     holds = not (findings.lost_count or findings.damage)
     return Check("none lost", f"{findings.lost_count:,} lost of {confirmed:,} confirmed{damage}", holds)
 
 
-def twice(seen: Seen, findings: Findings) -> Check:
-    said = f"{findings.doubled_count:,} stored twice, settled as done twice, or twice in the table"
-    return Check("none twice", said, not findings.doubled_count)
+def twice(seen: Observations, findings: Findings) -> Check:
+    text = f"{findings.doubled_count:,} stored twice, settled as done twice, or twice in the table"
+    return Check("none twice", text, not findings.doubled_count)
 
 
-def audited_hole(seen: Seen, findings: Findings) -> Check:
-    """As the audit tells it."""
+def audited_hole(seen: Observations, findings: Findings) -> Check:
+    """Check the hole as the audit reports it."""
     holders = tuple(hole.held_by for hole in findings.holes)
     size = sum(hole.stop - hole.start for hole in findings.holes)
-    said = ", ".join(
-        f"message {hole.start:,} of {hole.queue}, {hole.state}, held by {_name(hole.held_by) or 'nobody'}"
+    text = ", ".join(
+        f"message {hole.start:,} of {hole.queue}, {hole.state}, held by "
+        f"{_consumer_name(hole.held_by) or 'nobody'}"
         for hole in findings.holes[:3]
     )
     in_group = all(hole.reader == GROUP for hole in findings.holes)
-    holds = findings.holes_count == size == 1 and in_group and _is_held_by(holders, seen.grouped.hangs)
-    return Check("one hole", f"{findings.holes_count:,}: {said or 'none'}{_own_word(seen.grouped)}", holds)
+    holds = findings.holes_count == size == 1 and in_group and _is_held_by(holders, seen.group.hangs)
+    text = f"{findings.holes_count:,}: {text or 'none'}{_hanging_members(seen.group)}"
+    return Check("one hole", text, holds)
 
 
 def _reasons(tallies: Mapping[str, Tally]) -> str:
@@ -287,19 +280,18 @@ def _all_exact(tallies: Mapping[str, Tally]) -> bool:
 
 
 def _is_held_by(holders: Sequence[str], hangs: Sequence[str]) -> bool:
-    """Another may hang on it too, since before the broker was killed: that one holds nothing any more."""
-    return len(holders) == 1 and _name(holders[0]) in hangs
+    """Return whether the one holder is a member that hangs. Other members may have hung before the crash."""
+    return len(holders) == 1 and _consumer_name(holders[0]) in hangs
 
 
-def _name(holder: str) -> str:
-    """A consumer is known by addresses, name of the connection, channel and tag; people know the name."""
-    found = _CONSUMER.search(holder)
-    return holder if found is None else found[1]
+def _consumer_name(holder: str) -> str:
+    """Return the connection's name from the broker's long name of a consumer."""
+    match = _CONSUMER_NAME.search(holder)
+    return holder if match is None else match[1]
 
 
-def _own_word(grouped: Grouped) -> str:
-    said = " and ".join(grouped.hangs) or "no member"
-    return f"; {said} {'say that they hang' if len(grouped.hangs) > 1 else 'says that it hangs'}"
+def _hanging_members(group: GroupResult) -> str:
+    return f"; hanging by its own record: {' and '.join(group.hangs) or 'no member'}"
 
 
 def _accounts(findings: Findings, queues: Set[tuple[str, str]]) -> list[QueueAccount]:
@@ -311,7 +303,7 @@ def _sum(findings: Findings, figure: Callable[[QueueAccount], int], queues: Set[
 
 
 def _outcomes(findings: Findings, queues: Set[tuple[str, str]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for account in _accounts(findings, queues):
-        found.update(account.outcomes)
-    return dict(found)
+        outcomes.update(account.outcomes)
+    return dict(outcomes)

@@ -1,7 +1,7 @@
-"""One that works on orders: `python -m leveret.cli.demo.worker URL NAME FILE`.
+"""A worker that takes orders from the queue: `python -m leveret.cli.demo.worker URL NAME FILE`.
 
-An order that can't be read, or has an amount below 0, fails; the toolkit tries it again twice, a moment
-later, and then rejects it, which makes it a dead letter. Some fail once and are done at the next try.
+An order that can't be read, or has an amount below 0, fails. The toolkit retries it twice after a moment
+and then rejects it, so that the broker dead-letters it. Some orders fail only on the first attempt.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ import asyncio
 import json
 import sys
 
-from leveret.cli.demo.orders import fails_at_first, number_of
-from leveret.cli.demo.records import Deed, Record
-from leveret.cli.demo.topology import BACK_SOON, WORK
+from leveret.cli.demo.orders import fails_at_first, order_number
+from leveret.cli.demo.records import Action, ActionWriter
+from leveret.cli.demo.topology import FAST_BACKOFF, WORK
 from leveret.client import App, Delivery, Retry
 
 
 class OrderFailed(Exception):
-    """It is to be tried again."""
+    """An attempt at an order failed, and the toolkit should retry it."""
 
 
 def work(url: str, name: str, path: str) -> App:
-    app = App(url, name=name, backoff=BACK_SOON)
-    record = Record(path)
+    app = App(url, name=name, backoff=FAST_BACKOFF)
+    actions = ActionWriter(path)
 
     @app.listener(WORK, retry=Retry(3, initial_s=0.2, multiplier=2))
     async def take(body: bytes, delivery: Delivery) -> None:
-        number = number_of(body)
+        number = order_number(body)
         try:
             check(body)
             if delivery.attempt == 1 and fails_at_first(number):
                 raise OrderFailed("the shop does not answer")
         except OrderFailed:
-            record.add(Deed.FAILED, number)
+            actions.add(Action.FAILED, number)
             raise
-        record.add(Deed.DONE, number)
+        actions.add(Action.DONE, number)
 
     return app
 
 
 def check(body: bytes) -> None:
-    """Raises for an order that nothing can be done with."""
+    """Raise `OrderFailed` for an invalid order."""
     try:
         order = json.loads(body)
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""A channel as AMQP has it: what the broker says there, as frames, and what only AMQP knows of a channel.
+"""An AMQP channel: the broker's `Outlet` that turns deliveries, confirms, returns and answers into frames.
 
-Owns the translation of deliveries, confirms, returns and answers into frames, the prefetch of consumers yet
-to come, and the queue that an empty name stands for. Tags, credit and how a channel ends are left to the
-broker's `Channel`, which is `core` here. What comes in is in `publishing`, `settling` and `methods/`.
+Owns what only AMQP knows of a channel: the prefetch of consumers started later, and the queue declared last.
+Delivery tags, credit and closing are left to the broker's `Channel`, here `core`. Requests of the client are
+handled in `connection`, `publishing` and `methods/`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ACK, _NACK = 80, 120
 
 
 class AmqpChannel:
-    """One channel of a connection; the broker's side of it is `channel.core`."""
+    """One channel of a connection; `channel.core` is the broker's `Channel`."""
 
     def __init__(self, connection: Wire, number: int) -> None:
         self.connection = connection
@@ -44,15 +44,15 @@ class AmqpChannel:
         self.vhost = connection.session.vhost
         self.core = Channel(connection.session, self, number=number)
         self.consumer_prefetch = 0
-        """Of each consumer started from now on."""
+        """Prefetch of consumers started from now on."""
         self.last_queue = ""
-        """The queue declared last, for which an empty name stands."""
+        """Name of the queue declared last, which an empty queue name stands for."""
 
     def reply(self, method: Method, *, defined: int = 0, ticket: int = 0) -> None:
-        """Send a method, after those before it, once what it promises is durable."""
+        """Send a method after all earlier ones, once the definition and the ticket are durable."""
         self.core.owed.answer(methods.frame(self.number, method), defined=defined, ticket=ticket)
 
-    # what the broker says
+    # Outlet
 
     @property
     def has_room(self) -> bool:

@@ -1,9 +1,9 @@
-"""A connection: its channels, and how errors end one or the other.
+"""An AMQP connection: its channels, and how errors close a channel or the connection.
 
-Events of the scanner come in with `receive`, bytes to be written are collected in `out` until the shell takes
-them. How it comes about is in `handshake`; what is asked for on a channel is left to `methods/`, `publishing`
-and `settling`; who the client is and what it may do, to the broker's `Session`. The rule: a `BrokerError` or
-an `AmqpError` is caught here; it closes the channel it happened on, or the connection.
+`receive` takes the scanner's events; `out` collects bytes until the socket takes them. `handshake` opens the
+connection. Requests on a channel are left to `methods/` and `publishing`; the user and its permissions, to
+the broker's `Session`. The rule: every `BrokerError` and `AmqpError` is caught here. It
+closes the channel on which it happened, or the connection.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ from leveret.amqp.events import (
 )
 from leveret.amqp.frames import METHOD, frame
 from leveret.amqp.methods import Method, make
-from leveret.amqp.scanner import PUBLISH, Scanner
+from leveret.amqp.scanner import ACK, PUBLISH, Scanner
 from leveret.broker.access.logins import Origin
 from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.sessions import publishing as broker_publishing
+from leveret.broker.sessions import settling
 from leveret.broker.sessions.session import PeerView
+from leveret.broker.sessions.settlement import Tags, Verdict
 from leveret.broker.sessions.turn_shares import Demand
-from leveret.fronts.amqp import handshake, publishing, requeue, settling
+from leveret.fronts.amqp import handshake, publishing, requeue
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
 from leveret.fronts.amqp.handshake import HungUp
@@ -57,13 +59,13 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
 
 _OUT_BYTES_MAX = 8 << 20
-"""More than this to be written, and nothing more is answered until it has gone."""
+"""While more unsent bytes than this wait, no event is handled."""
 _METHOD_COST, _DEFINITION_COST = 25, 500
-"""Microseconds for a method, or to find where a publish goes; for one that declares, binds or deletes."""
+"""Microseconds: for a method or for finding a route; for a method that declares, binds or deletes."""
 _MESSAGE_COST, _COPY_COST = 1, 2
-"""Microseconds for a publish; for each queue that it goes to."""
-_DEFINITIONS = {b"\x00\x28", b"\x00\x32"}
-"""The classes exchange and queue."""
+"""Microseconds: for a publish; for each queue that receives a copy."""
+_DEFINITION_CLASSES = {b"\x00\x28", b"\x00\x32"}
+"""Class ids of exchange and queue."""
 _UNFINISHED_FREE_BYTES = 256 << 10
 """A connection that does not publish is held back if unfinished messages take more memory than this."""
 _ACCESS_REQUEST = b"\x00\x1e\x00\x0a"
@@ -71,10 +73,10 @@ _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
 
 
 class Connection(Wire):
-    """`connection.receive(events)`; what is to be written is in `connection.out`."""
+    """Takes events with `connection.receive(events)` and collects the bytes to write in `connection.out`."""
 
     def __init__(self, broker: Broker, *, peer: str, loopback: bool, address: str = "") -> None:
-        """`peer` names the client until it says its own name; `address` is the client's, without the port."""
+        """`peer` is the client's first name, before it sends a connection name; `address` has no port."""
         super().__init__(broker, broker.open_session(self, name=peer, origin=Origin(address, loopback)))
         self.scanner = Scanner(
             message_max_bytes=broker.limits.message_max_bytes,
@@ -82,37 +84,37 @@ class Connection(Wire):
         )
         self.scanner.channels = set()
         self.backlog: deque[Event] = deque()
-        """What was received and waits for the next turn, or until answers to what came before are written."""
+        """Events that wait for the next turn, or until earlier answers are written."""
         self._share = 0
-        """What may still be done in this turn."""
+        """Cost of the work that is still allowed in this turn."""
         self.done_cost = 0
-        """What all that was done for the client has cost, in the measure of a share."""
+        """Cost of all work done for this client so far, in the unit of `TurnShares`."""
         self.channels: dict[int, AmqpChannel] = {}
         self.closing: set[int] = set()
-        """Channels that we have closed and whose close-ok has not come."""
-        self._crossed: set[int] = set()
-        """Channels that both sides closed at once: a close-ok is still to come."""
+        """Channels closed by the broker whose close-ok has not arrived."""
+        self._closed_by_both: set[int] = set()
+        """Channels that both sides closed at once and whose close-ok has not arrived."""
         self.unsent_bytes = 0
-        """What was written and the peer does not read, as the shell says."""
+        """Bytes in the socket's write buffer while the peer does not read."""
         self._waiting_bytes = 0
-        """Of messages in the backlog, when the last of them came."""
+        """Bytes of the messages in the backlog, counted when the last events arrived."""
         self._buffered_bytes = 0
-        """What this connection adds to the broker's sum."""
-        self.deaf = False
-        """What it sends can't be read any more: it is not waited for when it is closed."""
-        self.leaves = False
-        """The peer has asked for the end and was answered: it closes the socket."""
+        """This connection's part of `broker.buffered_bytes`."""
+        self.is_unreadable = False
+        """Whether the peer's bytes can no longer be parsed: no close-ok is awaited from it."""
+        self.peer_closes_socket = False
+        """Whether the peer has closed the connection and was answered, so the peer closes the socket."""
 
-    # what it is
+    # state
 
     @property
     def publishes(self) -> bool:
-        """Whether it has published, or begun to: it is held back when the broker is short of something."""
+        """Whether the client has published: alarms for memory and disk stop reading from publishers."""
         return self.session.publishes
 
     @property
-    def waits(self) -> bool:
-        """Whether the password is being checked: what the client sends meanwhile stays in the backlog."""
+    def awaits_login(self) -> bool:
+        """Whether the password is being checked. Until then events stay in the backlog."""
         return self.state is State.AUTHENTICATING
 
     def describe(self) -> PeerView:
@@ -127,12 +129,12 @@ class Connection(Wire):
             {number: channel.consumer_prefetch for number, channel in self.channels.items()},
         )
 
-    # in
+    # input
 
     def receive(self, events: Sequence[Event]) -> None:
-        """Does what the events say, in their order, until answers pile up or others should have a turn.
+        """Handle events in order, until the turn's share is used up or too many bytes wait to be written.
 
-        What is left is in `backlog`; the shell calls again.
+        Events not handled stay in `backlog`; the socket calls again.
         """
         self.backlog.extend(events)
         share = self._share = self.broker.shares.of(self.session, self._demand(), now_us=self.broker.turn_us)
@@ -161,7 +163,7 @@ class Connection(Wire):
         self.count_buffers()
 
     def _demand(self) -> Demand:
-        """Return what the client wants next."""
+        """Return what kind of work the next event asks for."""
         event = self.backlog[0] if self.backlog else None
         if event is None or isinstance(event, Settlement):
             return Demand.SETTLEMENT
@@ -172,7 +174,7 @@ class Connection(Wire):
         return Demand.ANSWER
 
     def count_buffers(self) -> None:
-        """Brings the broker's sum of what connections keep in memory up to date: once for each read."""
+        """Update `broker.buffered_bytes`, the memory of all connections. Called once per read."""
         buffered_bytes = self.scanner.unfinished_bytes + self._waiting_bytes + self.unsent_bytes
         if self.state is State.CLOSED:
             buffered_bytes = 0
@@ -202,9 +204,9 @@ class Connection(Wire):
             case Settlement():
                 channel = self._open_channel(event.channel)
                 if channel is not None:
-                    settling.settle(channel, [event, *self._more_of(event)])
+                    self._settle(channel, event)
             case MethodFrame(channel=0):
-                self._handle_own(event.payload)
+                self._handle_connection_method(event.payload)
             case MethodFrame():
                 self._handle_method(event.channel, event.payload)
             case ProtocolHeader():
@@ -223,7 +225,7 @@ class Connection(Wire):
                         f"more than the limit of {limit}: finish some before you begin others"
                     )
             case Violation():
-                self.deaf |= event.lost
+                self.is_unreadable |= event.lost
                 if self.state is State.CLOSING:
                     return
                 raise event.error if self.state is State.RUNNING else HungUp
@@ -231,14 +233,15 @@ class Connection(Wire):
     def _publish(self, channel: AmqpChannel, event: Contents) -> None:
         """Publish as many of the messages as fit into this turn, at least one.
 
-        In one piece, because with ten keys each message comes here: two calls more were 5 % of its time.
+        Not split into functions: with ten routing keys it runs for each message, and two more calls cost 5 %.
         """
         method, contents = event.method, event.contents
         route = self.routes.get(method)
         if route is None or route.version != channel.vhost.version:
             self._share -= _METHOD_COST
             route = publishing.find_route(channel, method)
-        copies = publishing.copies_max(route) if route.by_headers else len(route.queues)
+        # Where headers decide, each binding may be a copy, and an alternate exchange another one.
+        copies = len(route.exchange.router) + 1 if route.by_headers else len(route.queues)
         cost = _MESSAGE_COST + _COPY_COST * copies
         self._share -= len(contents) * cost
         if self._share < 0 and len(contents) > 1:
@@ -251,25 +254,33 @@ class Connection(Wire):
             broker_publishing.publish(channel.core, route, contents)
 
     def _check_content(self, channel: AmqpChannel, method: bytes) -> None:
-        """A message is not whole yet: it is refused now if it will be refused then."""
+        """Refuse a message whose content has not arrived yet if it will be refused when complete."""
         if method[:4] != PUBLISH:
             raise CommandInvalid("unimplemented method", method=(60, method[3]))
         if not self.publishes:
             self._note_publish(method)
         publishing.find_route(channel, method)
 
-    def _more_of(self, settlement: Settlement) -> Iterator[Settlement]:
-        """What follows and says the same of other tags; it is taken out of the backlog."""
+    def _settle(self, channel: AmqpChannel, first: Settlement) -> None:
+        """Settle the deliveries of an event, and of the following events that differ only in their tags."""
+        tags = [
+            Tags(event.first, event.last, event.multiple) for event in (first, *self._take_similar(first))
+        ]
+        refusal = Verdict.REQUEUE if first.requeue else Verdict.REJECT
+        settling.settle(channel.core, tags, Verdict.ACK if first.kind == ACK else refusal)
+
+    def _take_similar(self, settlement: Settlement) -> Iterator[Settlement]:
+        """Take the following events out of the backlog that differ from this settlement only in the tags."""
         backlog = self.backlog
-        said = settlement.channel, settlement.kind, settlement.multiple, settlement.requeue
+        wanted = settlement.channel, settlement.kind, settlement.multiple, settlement.requeue
         while backlog and not settlement.multiple and isinstance(following := backlog[0], Settlement):
-            if (following.channel, following.kind, following.multiple, following.requeue) != said:
+            if (following.channel, following.kind, following.multiple, following.requeue) != wanted:
                 return
             yield following
             backlog.popleft()
 
     def _open_channel(self, number: int) -> AmqpChannel | None:
-        """The channel, or None when what comes for it is to be ignored."""
+        """Return the channel, or None when the event must be ignored because the channel is closing."""
         channel = self.channels.get(number)
         if channel is None:
             if self.state is State.CLOSING or number in self.closing:
@@ -294,12 +305,12 @@ class Connection(Wire):
         method = methods.decode(payload)
         if number in self.closing:
             self._handle_while_closing(number, method)
-        elif isinstance(method, commands.Channel.CloseOk) and number in self._crossed:
-            self._crossed.discard(number)
+        elif isinstance(method, commands.Channel.CloseOk) and number in self._closed_by_both:
+            self._closed_by_both.discard(number)
         elif isinstance(method, commands.Channel.Open) and number not in self.channels:
             self._open(number)
         elif isinstance(method, commands.Channel.Close) and number in self.channels:
-            self._knows().discard(number)
+            self._scanned_channels().discard(number)
             self._end_channel(number).reply(commands.Channel.CloseOk())
         else:
             channel = self._open_channel(number)
@@ -310,22 +321,20 @@ class Connection(Wire):
             handler(channel, method)
 
     def _handle_while_closing(self, number: int, method: Method) -> None:
-        """We have closed the channel: only the end of it counts."""
-        if isinstance(method, commands.Channel.CloseOk):
-            self.closing.discard(number)
-            self._knows().discard(number)
-        elif isinstance(method, commands.Channel.Close):
-            self.closing.discard(number)
-            self._knows().discard(number)
-            self._crossed.add(number)
-            self.send_method(number, commands.Channel.CloseOk())
-        elif isinstance(method, commands.Channel.Open):
+        """Handle a method on a channel that the broker has closed: all but close and close-ok are ignored."""
+        if isinstance(method, commands.Channel.Open):
             raise ChannelError("second 'channel.open' seen")
+        if isinstance(method, commands.Channel.CloseOk | commands.Channel.Close):
+            self.closing.discard(number)
+            self._scanned_channels().discard(number)
+        if isinstance(method, commands.Channel.Close):
+            self._closed_by_both.add(number)
+            self.send_method(number, commands.Channel.CloseOk())
 
     # channels
 
-    def _knows(self) -> set[int]:
-        """The channels whose messages are put together: those that are open, or closed without an answer."""
+    def _scanned_channels(self) -> set[int]:
+        """Return the channels whose contents the scanner assembles: open ones, and those without close-ok."""
         assert self.scanner.channels is not None
         return self.scanner.channels
 
@@ -338,11 +347,12 @@ class Connection(Wire):
                 method=None,
             )
         self.channels[number] = AmqpChannel(self, number)
-        self._knows().add(number)  # the scanner has done so, but a close may have come in between
+        # The scanner has added the channel, but a close may have removed it in between.
+        self._scanned_channels().add(number)
         self.send_method(number, make(commands.Channel.OpenOk, channel_id=""))
 
     def _end_channel(self, number: int) -> AmqpChannel:
-        """What it published takes effect, what it holds goes back; confirms that it was owed are void."""
+        """Close a channel: its publishes take effect, unacked deliveries are requeued, confirms dropped."""
         channel = self.channels.pop(number)
         channel.core.close()
         return channel
@@ -361,23 +371,23 @@ class Connection(Wire):
 
     def _fail(self, number: int, failure: AmqpError | BrokerError, event: Event | None) -> None:
         error = as_amqp(failure) if isinstance(failure, BrokerError) else failure
-        class_id, method_id = error.method or (0, 0)
+        ids = error.method or (0, 0)
         if event is not None and error.method == (0, 0):
-            class_id, method_id = _method_ids(event)
+            ids = _method_ids(event)
         if isinstance(error, ChannelException) and number in self.channels and self.state is State.RUNNING:
             channel = self._end_channel(number)
             self.closing.add(number)
             self.scanner.skip(number)
-            channel.reply(_close(commands.Channel.Close, error, class_id, method_id))
+            channel.reply(_close(commands.Channel.Close, error, ids))
         elif self.state is not State.CLOSING:
-            self.close(error, class_id=class_id, method_id=method_id)
+            self.close(error, ids=ids)
 
-    def close(self, error: AmqpError, *, class_id: int = 0, method_id: int = 0) -> None:
-        """Ends the connection from our side; the peer answers with close-ok."""
+    def close(self, error: AmqpError, *, ids: tuple[int, int] = (0, 0)) -> None:
+        """Send connection.close; the peer answers with close-ok."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
         self._end_channels()
-        self.send_method(0, _close(commands.Connection.Close, error, class_id, method_id))
+        self.send_method(0, _close(commands.Connection.Close, error, ids))
         self.state = State.CLOSING
 
     def fail(self, sentence: str) -> None:
@@ -390,7 +400,7 @@ class Connection(Wire):
             self.lost()
 
     def lost(self) -> None:
-        """The socket is gone, or to be closed: everything it held goes back."""
+        """End the connection without connection.close, and requeue unacked deliveries."""
         if self.state is not State.CLOSED:
             self._end_channels()
             self.state = State.CLOSED
@@ -404,9 +414,9 @@ class Connection(Wire):
             self.scanner.skip(number)
         self.session.delete_exclusive_queues()
 
-    # the connection's own methods
+    # methods on channel 0
 
-    def _handle_own(self, payload: bytes) -> None:
+    def _handle_connection_method(self, payload: bytes) -> None:
         try:
             method = methods.decode(payload)
         except AmqpError:
@@ -420,9 +430,10 @@ class Connection(Wire):
         ):
             self._end_channels()
             self.send_method(0, commands.Connection.CloseOk())
-            if self.state is not State.CLOSING:  # both sides close: our close-ok is still to come
+            # When both sides close at once, the peer's close-ok is still to come.
+            if self.state is not State.CLOSING:
                 self.state = State.CLOSED
-                self.leaves = True
+                self.peer_closes_socket = True
                 self.session.end()
         elif self.state is State.CLOSING:
             if isinstance(method, commands.Connection.CloseOk):
@@ -451,11 +462,11 @@ class Connection(Wire):
 
 
 def _cost_of(method: MethodFrame) -> int:
-    return _DEFINITION_COST if method.payload[:2] in _DEFINITIONS else _METHOD_COST
+    return _DEFINITION_COST if method.payload[:2] in _DEFINITION_CLASSES else _METHOD_COST
 
 
 def _method_ids(event: Event) -> tuple[int, int]:
-    """Of the method that an event is about."""
+    """Return the class id and the method id of an event's method."""
     match event:
         case MethodFrame():
             return int.from_bytes(event.payload[:2], "big"), int.from_bytes(event.payload[2:4], "big")
@@ -467,11 +478,6 @@ def _method_ids(event: Event) -> tuple[int, int]:
 
 
 def _close(
-    kind: type[commands.Channel.Close] | type[commands.Connection.Close],
-    error: AmqpError,
-    class_id: int,
-    method_id: int,
+    kind: type[commands.Channel.Close | commands.Connection.Close], error: AmqpError, ids: tuple[int, int]
 ) -> Method:
-    return make(
-        kind, reply_code=error.code, reply_text=error.reply_text, class_id=class_id, method_id=method_id
-    )
+    return make(kind, reply_code=error.code, reply_text=error.reply_text, class_id=ids[0], method_id=ids[1])

@@ -1,4 +1,4 @@
-"""The one table from the broker's errors to AMQP's: which code a client gets, and what it closes."""
+"""The table from the broker's errors to AMQP's: which reply code the client gets, and what it closes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AMQP_ERRORS: dict[type[errors.BrokerError], type[amqp.AmqpError]] = {
 
 
 def as_amqp(error: errors.BrokerError) -> amqp.AmqpError:
-    """Return what a client is told of an error of the broker.
+    """Return the AMQP error for an error of the broker.
 
     >>> as_amqp(errors.NotFound("no queue 'q' in vhost '/'")).reply_text
     "NOT_FOUND - no queue 'q' in vhost '/'"

@@ -1,7 +1,7 @@
 """The handshake: how a socket becomes a connection of a user to a virtual host.
 
 Owns the steps from the protocol header to connection.open (AMQP 0-9-1, section 2.2.4).
-What RabbitMQ answers by closing the socket without a word, `HungUp` answers so too.
+The rule: where RabbitMQ closes the socket without an answer, `HungUp` does so too.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _CAPABILITIES = (
 
 
 class HungUp(Exception):
-    """The peer does something that is answered by closing the socket."""
+    """The client broke the protocol during the handshake: the socket is closed without an answer."""
 
 
 def greet(connection: Wire, data: bytes) -> None:
-    """The protocol header: another version is told ours."""
+    """Answer the protocol header with connection.start; answer another version with our header."""
     if data != PROTOCOL_HEADER:
         connection.send(PROTOCOL_HEADER)
         connection.lost()
@@ -74,7 +74,7 @@ def greet(connection: Wire, data: bytes) -> None:
 
 
 def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
-    """connection.start-ok: who it is. The answer comes when the password has been checked."""
+    """Handle connection.start-ok: begin to check the password. The answer follows the check."""
     connection.properties = cast(dict[str, Value], method.client_properties)
     name = connection.properties.get("connection_name")
     if isinstance(name, str):
@@ -94,8 +94,9 @@ def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
 
 
 def _finish_login(connection: Wire, mechanism: str, user: User | None) -> None:
+    # The client may have closed the socket meanwhile, or the broker may be stopping.
     if connection.state is not State.AUTHENTICATING:
-        return  # the client has hung up, or the broker stops
+        return
     if user is not None:
         connection.session.logged_in(user)
         limits = connection.broker.limits
@@ -116,7 +117,7 @@ def _finish_login(connection: Wire, mechanism: str, user: User | None) -> None:
 
 
 def tune(connection: Wire, method: commands.Connection.TuneOk) -> None:
-    """connection.tune-ok: at most what was offered; 0 stands for no limit, which is more."""
+    """Handle connection.tune-ok: accept limits up to those offered. 0 means no limit, so it is refused."""
     limits = connection.broker.limits
     channel_max, frame_max = method.channel_max, method.frame_max
     if not 0 < channel_max <= limits.channel_max or not FRAME_MIN_BYTES <= frame_max <= limits.frame_max:
@@ -128,7 +129,7 @@ def tune(connection: Wire, method: commands.Connection.TuneOk) -> None:
 
 
 def enter(connection: Wire, method: commands.Connection.Open) -> None:
-    """connection.open: into a virtual host that exists and that the user may enter."""
+    """Handle connection.open: enter a virtual host that exists and for which the user has permissions."""
     vhost = connection.broker.vhosts.get(method.virtual_host)
     if vhost is None:
         raise NotAllowed(f"vhost {method.virtual_host} not found")

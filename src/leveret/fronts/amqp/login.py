@@ -1,4 +1,4 @@
-"""What a client answers to `connection.start`: a name and a password, in one of two forms."""
+"""Login responses of connection.start-ok: name and password, by the mechanism PLAIN or AMQPLAIN."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from leveret.amqp.tables import decode_table_body
 
 
 class BadResponse(Exception):
-    """An unknown mechanism, or not what the mechanism asks for."""
+    """The mechanism is unknown, or the response does not have its form."""
 
 
 def read_response(mechanism: str, response: bytes) -> tuple[str, bytes]:
-    """Name and password.
+    """Return the name and the password.
 
     >>> read_response("PLAIN", b"\\0guest\\0secret")
     ('guest', b'secret')

@@ -1,8 +1,7 @@
-"""Publishes as they come over AMQP: from method frames to routes.
+"""Publishes of AMQP clients: from basic.publish methods to routes.
 
-Where a publish leads is remembered under the bytes of its method frame until the topology or the user's
-rights change, so a run of publishes costs one look into a dictionary. What follows is left to
-`leveret.broker.sessions.publishing`.
+A route is cached under the bytes of its method until the topology or the user's permissions change, so a run
+of publishes costs one dictionary lookup. Publishing itself is left to `leveret.broker.sessions.publishing`.
 """
 
 from __future__ import annotations
@@ -19,34 +18,30 @@ from leveret.broker.sessions.route import Route
 from leveret.fronts.amqp import requeue
 from leveret.fronts.amqp.channel import AmqpChannel
 
-_REMEMBERED_MAX: Final = 4096
+_ROUTES_MAX: Final = 4096
 
 
 def publish_by_headers(
     channel: AmqpChannel, route: Route, method: bytes, contents: Sequence[tuple[bytes, bytes]]
 ) -> None:
-    """Take in messages that were published with one method frame, and that need a look each."""
+    """Publish messages of one method whose headers must be read: requeue requests, or routes by headers."""
     if requeue.is_request(method):
         requeue.requeue(channel.core, contents)
     else:
         publishing.publish(channel.core, route, contents)
 
 
-def copies_max(route: Route) -> int:
-    """Return how many queues a publish may go to whose headers decide where it goes."""
-    return len(route.exchange.router) + 1
-
-
 def find_route(channel: AmqpChannel, method: bytes) -> Route:
-    """Return where publishes with this method go, and remember it; raise if they may not be made."""
+    """Return the route of publishes with this method, from the cache if possible; raise if not permitted."""
     connection = channel.connection
     routes = connection.routes
     known = routes.get(method)
     if known is not None and known.version == channel.vhost.version:
         return known
     route = _resolve(channel, method)
-    if len(routes) >= _REMEMBERED_MAX or connection.routes_version != route.version:
-        routes.clear()  # older ones are void, and would keep queues that are gone
+    if len(routes) >= _ROUTES_MAX or connection.routes_version != route.version:
+        # Outdated routes are useless, and would keep deleted queues in memory.
+        routes.clear()
     connection.routes_version = route.version
     routes[method] = route
     return route
@@ -55,7 +50,8 @@ def find_route(channel: AmqpChannel, method: bytes) -> Route:
 def _resolve(channel: AmqpChannel, method: bytes) -> Route:
     publish = methods.decode(method)
     assert isinstance(publish, commands.Basic.Publish)
-    if not requeue.is_request(method):  # which whoever was sent the delivery may ask for
+    # A requeue needs no permission: only the channel with the delivery can ask for it.
+    if not requeue.is_request(method):
         channel.session.check_access("write", "exchange", publish.exchange)
     if publish.immediate:
         raise NotImplemented_("immediate=true")

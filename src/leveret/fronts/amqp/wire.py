@@ -1,7 +1,7 @@
-"""A connection as its channels and its handshake see it: its state, what was agreed, and what is written.
+"""The output side of a connection, as its channels and the handshake use it.
 
-Owns the bytes on their way out, collected until the shell takes them, and what the two sides have agreed on.
-What comes in, and how errors end the connection, is left to `connection`.
+Owns the bytes to write, collected until the socket takes them, the state, and the negotiated limits. Received
+events and errors are left to `connection`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from leveret.broker.sessions.session import Session
 
 DELIVER_BYTES_MAX: Final = 2 << 20
-"""More than this to be written, and nothing more is delivered until it has gone."""
+"""While more unsent bytes than this wait, nothing is delivered."""
 
 
 class State(Enum):
     GREETING = auto()
     STARTING = auto()
     AUTHENTICATING = auto()
-    """The password is being checked. What the client sends meanwhile is looked at afterwards."""
+    """The password is being checked. Events of the client wait until then."""
     TUNING = auto()
     OPENING = auto()
     RUNNING = auto()
     CLOSING = auto()
-    """We have sent connection.close and wait for the answer."""
+    """connection.close was sent, and close-ok is awaited."""
     CLOSED = auto()
-    """Nothing more is read or sent: the shell closes the socket when `out` is written."""
+    """Nothing more is read or sent: the socket is closed when `out` is written."""
 
 
 class Wire(ABC):
-    """`wire.send(data)`; the shell calls `take_out` at the end of the turn."""
+    """Collects bytes with `wire.send(data)`; the socket calls `take_out` at the end of the turn."""
 
     def __init__(self, broker: Broker, session: Session[Channel]) -> None:
         self.broker = broker
@@ -52,18 +52,18 @@ class Wire(ABC):
         self.out: list[bytes] = []
         self.out_bytes = 0
         self.writable = True
-        """False while the peer does not read what was written: nothing is delivered to it."""
+        """False while the peer does not read what was written; then nothing is delivered."""
         self.frame_max = FRAME_MIN_BYTES
         self.channel_max = broker.limits.channel_max
         self.heartbeat_s = 0
         self.properties: Mapping[str, Value] = {}
-        """What the client says of itself."""
+        """Client properties of connection.start-ok."""
         self.unread_reply_bytes = 0
-        """Direct replies that were sent while the peer did not read."""
+        """Bytes of direct replies sent while the peer did not read."""
         self.routes: dict[bytes, Route] = {}
-        """Where publishes go, by the bytes of their method frames."""
+        """Routes of publishes, by the bytes of their methods."""
         self.routes_version = 0
-        """Of the virtual host, when the routes were found."""
+        """Version of the virtual host to which `routes` belong."""
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class Wire(ABC):
         return self.state is State.RUNNING
 
     def understands(self, capability: str) -> bool:
-        """Return whether the client has said that it has this capability."""
+        """Return whether the client has announced this capability."""
         capabilities = self.properties.get("capabilities")
         return isinstance(capabilities, dict) and capabilities.get(capability) is True
 
@@ -92,7 +92,7 @@ class Wire(ABC):
         self.send(methods.frame(channel, method))
 
     def take_out(self) -> bytes:
-        """Return what is to be written now."""
+        """Return all collected bytes, and clear them."""
         data = b"".join(self.out)
         self.out.clear()
         if self.out_bytes >= DELIVER_BYTES_MAX:
@@ -103,12 +103,12 @@ class Wire(ABC):
 
     @abstractmethod
     def close(self, error: AmqpError) -> None:
-        """End the connection from our side; the peer answers with close-ok."""
+        """Send connection.close; the peer answers with close-ok."""
 
     @abstractmethod
     def lost(self) -> None:
-        """The socket is gone, or to be closed: everything that the connection held goes back."""
+        """End the connection without connection.close, and requeue unacked deliveries."""
 
     @abstractmethod
     def fail_channel(self, number: int, error: BrokerError) -> None:
-        """Close a channel for a reason that no frame of the client gave."""
+        """Close a channel because of an error that no request has caused."""

@@ -1,7 +1,7 @@
-"""The Flight endpoint: bulk reads and writes, in a process of their own beside the broker.
+"""The Flight endpoint: bulk reads and writes, served by a child process of the broker.
 
-`endpoint` starts and ends the process and answers it, in the broker's loop; `answers` has what is answered.
-`process` is the other side: it speaks Arrow Flight to clients, reads segments by itself, and asks the broker
-for everything that is state. `wire` is what the two say to each other. What both take from the loop and from
-the system is passed in by `leveret.server`.
+In the broker's event loop, `endpoint` starts and stops the process and `answers` answers its questions.
+`process` is the child: it speaks Arrow Flight to clients, reads segments itself, and asks the broker for all
+state. `process_protocol` defines their messages. `leveret.server` passes in the event loop's turns and the
+operating system's functions.
 """

@@ -1,8 +1,8 @@
-"""What the broker answers to bulk readers and writers: rights, leases, snapshots, stages.
+"""Answers the requests of bulk readers and writers: permissions, leases, snapshots, staged batches.
 
-Runs in the broker's loop. Each request becomes calls of the broker and one answer; what the broker refuses
-becomes `Refused`, with its code and its sentence. When an answer may be given, it is durable: the caller
-sees to that. Those about streams and topics are `reading`'s; sockets and processes are `endpoint`'s.
+Runs in the broker's event loop. Each request becomes calls of the broker and one answer; an error becomes
+`Refused`, with a code and a sentence. Requests about streams and topics are left to `stream_requests`,
+sockets and processes to `endpoint`. The rule: the caller sends an answer only when its changes are durable.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from leveret.broker.errors import (
 from leveret.broker.queries.lease_notes import LeaseNote
 from leveret.broker.queries.leases import Leases
 from leveret.broker.queries.readable_offsets import check_same, existing, snapshot
-from leveret.broker.queries.row_routing import Row, Terms
+from leveret.broker.queries.row_routing import Row, RowOptions
 from leveret.broker.queries.staged_batch_notes import StageName
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
-from leveret.fronts.flight.stream_requests import Reading, ranges_of, reason
+from leveret.fronts.flight.stream_requests import StreamRequests, ranges_of, reason
 from leveret.storage.errors import StorageError, WriteFailed
 from leveret.storage.offset_ranges import total
 
@@ -44,14 +44,14 @@ CODES: dict[type[BrokerError], int] = {
 
 
 class Answers:
-    """`answers.to("guest", actions.Open(...))`."""
+    """Example: `answers.to("guest", actions.Open(...))`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._reading = Reading()
+        self._stream_requests = StreamRequests()
 
     def to(self, user: str, request: actions.Request) -> actions.Answer:
-        """Carry out the request of a user; return its answer, or the refusal with its reason."""
+        """Carry out a user's request; return its answer, or the refusal with its reason."""
         try:
             self._broker.flush()
             return self._do(self._user(user), request)
@@ -61,27 +61,27 @@ class Answers:
     def stage(
         self, user: str, descriptor: StageDescriptor, rows: list[Row], *, before: int = 0
     ) -> actions.Answer:
-        """Takes rows in, hidden, behind those before; no rows end a write, if all of those are there."""
+        """Add hidden rows to a stage that has `before` rows. A call without rows ends a complete write."""
         try:
-            known = self._user(user)
-            vhost = self._vhost(known, descriptor.vhost)
+            writer = self._user(user)
+            vhost = self._vhost(writer, descriptor.vhost)
             timeout_us = int(descriptor.timeout_s * 1_000_000)
-            terms = Terms(known, descriptor.mandatory, descriptor.unroutable, timeout_us)
+            options = RowOptions(writer, descriptor.mandatory, descriptor.unroutable, timeout_us)
             name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
             self._broker.flush()
-            vhost.batches().write(name, rows, terms, before=before)
+            vhost.batches().write(name, rows, options, before=before)
         except (BrokerError, StorageError) as error:
             return refused(error)
         return actions.Done()
 
     def queue_of(self, user: str, vhost: str, queue: str, log_id: int) -> Destination:
-        """The queue that a reader wants to read; raises if it may not, or if it is not there."""
-        found = self._queue(self._user(user), vhost, queue)
-        check_same(found, log_id)
-        return found
+        """Return the queue; raise if the user may not read it, or it is missing or was replaced."""
+        destination = self._queue(self._user(user), vhost, queue)
+        check_same(destination, log_id)
+        return destination
 
     def check_reader(self, name: str, vhost: str, queue: str) -> None:
-        """Raise if a user may not read a queue any more. Whether there still is one is not asked."""
+        """Raise if the user has no permission to read the queue. The queue may be deleted meanwhile."""
         user = self._user(name)
         self._vhost(user, vhost)
         user.check("read", vhost, "queue", queue)
@@ -95,37 +95,37 @@ class Answers:
                 | actions.Cover()
                 | actions.RejectRead()
             ):
-                return self._reading.answer(user, self._vhost(user, request.vhost), request)
+                return self._stream_requests.answer(user, self._vhost(user, request.vhost), request)
             case actions.Look():
-                queue = self._consumed(user, request.vhost, request.queue)
+                queue = self._plain_queue(user, request.vhost, request.queue)
                 return actions.Looked(queue.log_id, queue.ready)
             case actions.Open():
-                leases = self._consumed(user, request.vhost, request.queue).queries()
+                leases = self._plain_queue(user, request.vhost, request.queue).queries()
                 timeout_us = int(request.timeout_s * 1_000_000)
                 query = leases.open(request.query, user=user, timeout_us=timeout_us, run=request.run)
                 return actions.Opened(query.epoch, leases.queue.log_id, query.settled, query.last)
             case actions.Lease():
-                return self._lease(self._operated(user, request, log_id=request.log_id), request)
+                return self._lease(self._leases(user, request, log_id=request.log_id), request)
             case actions.Plan():
-                leases = self._operated(user, request, log_id=request.log_id)
-                found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
-                return actions.Planned(leases.queue.log_id, [_portion(each) for each in found if each.ranges])
+                leases = self._leases(user, request, log_id=request.log_id)
+                notes = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
+                return actions.Planned(leases.queue.log_id, [_portion(note) for note in notes if note.ranges])
             case actions.Reject():
-                leases = self._operated(user, request)
+                leases = self._leases(user, request)
                 ranges = existing(ranges_of(request.ranges), leases.queue)
                 leases.reject(request.query, ranges, why=reason(request.why))
                 return actions.Done()
             case actions.Release():
-                self._operated(user, request).release(request.query)
+                self._leases(user, request).release(request.query)
                 return actions.Done()
             case actions.Snapshot():
-                return self._snapshot(self._consumed(user, request.vhost, request.queue), request)
+                return self._snapshot(self._plain_queue(user, request.vhost, request.queue), request)
             case actions.Commit():
                 batches = self._vhost(user, request.vhost).batches()
                 shown = batches.commit(request.query, request.batch, request.stages, user=user)
                 return actions.Committed(shown or 0, shown is None)
             case actions.TakePicture() | actions.DropPicture():
-                raise AssertionError("the process that has the files does this")
+                raise AssertionError("store snapshots are handled by the Flight process")
             case actions.Abort():
                 batches = self._vhost(user, request.vhost).batches()
                 batches.abort(request.query, request.batch, request.stages, user=user)
@@ -149,26 +149,26 @@ class Answers:
         return actions.Leased(end, lease.messages if lease else 0, leases.queue.ready, query.settled)
 
     def _snapshot(self, queue: Queue, request: actions.Snapshot) -> actions.Planned:
-        found = snapshot(queue, request.start, request.stop)
+        taken = snapshot(queue, request.start, request.stop)
         portion = actions.Portion(
-            pack_ranges(found.ranges), total(found.ranges), found.redelivered_below, found.returns
+            pack_ranges(taken.ranges), total(taken.ranges), taken.redelivered_below, taken.returns
         )
-        return actions.Planned(found.log_id, [portion])
+        return actions.Planned(taken.log_id, [portion])
 
-    # who may do what
+    # permissions
 
     def check_auditor(self, name: str) -> None:
-        """An audit sees everything: it is for administrators."""
+        """Raise if the user is not an administrator: an audit shows all messages."""
         user = self._user(name)
         if ADMINISTRATOR not in user.tags:
             raise AccessRefused(
-                f"an audit is for users with the tag '{ADMINISTRATOR}', and '{name}' has it not"
+                f"an audit needs the tag '{ADMINISTRATOR}', which user '{name}' does not have"
             )
 
     def _user(self, name: str) -> User:
         user = self._broker.accounts.users.get(name)
         if user is None:
-            raise AccessRefused(f"there is no user '{name}' any more")
+            raise AccessRefused(f"user '{name}' does not exist any more")
         return user
 
     def _vhost(self, user: User, name: str) -> VirtualHost:
@@ -186,26 +186,26 @@ class Answers:
             raise queue.locked()
         return queue
 
-    def _consumed(self, user: User, vhost: str, name: str) -> Queue:
-        """A queue whose messages go to one consumer each: no stream."""
-        queue, home = self._queue(user, vhost, name), self._vhost(user, vhost)
-        if name in home.streams:
+    def _plain_queue(self, user: User, vhost: str, name: str) -> Queue:
+        """Return a queue that the user may read; raise if it is a stream."""
+        queue, owner = self._queue(user, vhost, name), self._vhost(user, vhost)
+        if name in owner.streams:
             raise QueryRefused(
                 "kind",
-                f"{queue} is a stream, which has no leases: it is read by offset",
+                f"{queue} is a stream: it has no leases and is read by offset",
                 hint="Use option stream.",
             )
-        return home.plain_queues[name]
+        return owner.plain_queues[name]
 
-    def _operated(
+    def _leases(
         self,
         user: User,
         request: actions.Lease | actions.Plan | actions.Reject | actions.Release,
         *,
         log_id: int | None = None,
     ) -> Leases:
-        """The leases of the queue, if the user may operate the query that the request names."""
-        queue = self._consumed(user, request.vhost, request.queue)
+        """Return the leases of the queue; raise if the user may not operate the query."""
+        queue = self._plain_queue(user, request.vhost, request.queue)
         check_same(queue, log_id)
         leases = queue.queries()
         leases.check_operate(request.query, user)
@@ -213,7 +213,7 @@ class Answers:
 
 
 def readable(text: str) -> str:
-    """Names that are no UTF-8 can be in it, and an answer is UTF-8.
+    """Return the text with `?` in place of bytes that are not UTF-8, as answers must be UTF-8.
 
     >>> readable("no exchange '\\udcff'")
     "no exchange '?'"
@@ -222,7 +222,7 @@ def readable(text: str) -> str:
 
 
 def refused(error: BrokerError | StorageError) -> actions.Refused:
-    """Return what a caller is told of an error, with the code that AMQP has for it."""
+    """Return the refusal for an error, with AMQP's code."""
     if isinstance(error, BrokerError):
         hint, kind = (error.hint, error.kind) if isinstance(error, QueryRefused) else ("", "")
         code = next(CODES[base] for base in type(error).__mro__ if base in CODES)

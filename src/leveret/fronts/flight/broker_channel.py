@@ -1,7 +1,7 @@
-"""The Flight process's end of the line to the broker: questions from any thread, and their answers.
+"""The Flight process's connection to the broker: sends questions from any thread, and receives the answers.
 
-What is said is `wire`'s. The rule: nobody waits for an answer longer than a time limit, or than the broker
-lives.
+Messages are defined in `process_protocol`. The rule: a wait for an answer ends with a timeout, or when the
+broker has ended.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ from leveret.fronts.flight import process_protocol
 _TIMEOUT_S: Final = 120.0
 
 
-class BrokerLine:
-    """Questions to the broker, from any thread: `line.ask(process_protocol.Login(...))`.
+class BrokerChannel:
+    """Asks the broker from any thread: `broker.ask(process_protocol.Login(...))`.
 
-    The broker wants to hear how the start went before anything else; clients may be there sooner.
+    The first message must be the result of the start. Clients may connect earlier: their questions wait for
+    it.
     """
 
-    def __init__(self, line: socket.socket) -> None:
-        self._socket = line
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[process_protocol.Reply]] = {}
+        self._answers: dict[int, Future[process_protocol.Reply]] = {}
         self._lock = threading.Lock()
-        self._told = threading.Event()
-        self.rights_version = 0
-        """Changes when the broker says that users or rights have changed."""
+        self._started = threading.Event()
+        self.permissions_version = 0
+        """Version of users and permissions, as last announced by the broker."""
 
-    def tell(self, message: process_protocol.Ready | process_protocol.Failed) -> None:
-        """How the start went; what was asked before follows."""
+    def send_start_result(self, message: process_protocol.Ready | process_protocol.Failed) -> None:
+        """Send the result of the start, and let waiting questions follow."""
         self._send(0, message)
-        self._told.set()
+        self._started.set()
 
     def ask(self, question: process_protocol.Question) -> process_protocol.Reply:
-        self._told.wait()
+        self._started.wait()
         number = next(self._numbers)
         future: Future[process_protocol.Reply] = Future()
-        self._waiting[number] = future
+        self._answers[number] = future
         try:
             self._send(number, question)
             return future.result(_TIMEOUT_S)
         except TimeoutError:
-            raise flight.FlightTimedOutError("the broker does not answer") from None
+            raise flight.FlightTimedOutError(f"the broker did not answer within {_TIMEOUT_S:g} s") from None
         finally:
-            self._waiting.pop(number, None)
+            self._answers.pop(number, None)
 
     def _send(self, number: int, question: process_protocol.Question) -> None:
         try:
             with self._lock:
                 self._socket.sendall(process_protocol.frame(number, question))
         except OSError:
-            raise flight.FlightUnavailableError("the broker is gone") from None
+            raise flight.FlightUnavailableError("the broker has ended: try again") from None
 
     def listen(self) -> None:
-        """Until the broker is gone, or says what can't be read: then nothing that follows can be."""
-        try:
-            self._listen()
-        except process_protocol.WireError as error:
-            self.note(f"the broker has sent {error}")
-
-    def _listen(self) -> None:
+        """Receive answers until the broker has ended or has sent an unreadable message."""
         with self._socket.makefile("rb") as stream:
-            while len(head := stream.read(process_protocol.LENGTH.size)) == process_protocol.LENGTH.size:
-                size_bytes = process_protocol.body_bytes(head, most_bytes=process_protocol.FRAME_BYTES_MAX)
-                body = stream.read(size_bytes)
-                if len(body) < size_bytes:
-                    return
-                number, reply = process_protocol.read_reply(body)
-                if isinstance(reply, process_protocol.RightsChanged):
-                    self.rights_version = reply.version
-                    continue
-                future = self._waiting.get(number)
-                if future is not None:
-                    future.set_result(reply)
+            try:
+                while len(head := stream.read(process_protocol.LENGTH.size)) == process_protocol.LENGTH.size:
+                    size_bytes = process_protocol.body_bytes(
+                        head, most_bytes=process_protocol.FRAME_BYTES_MAX
+                    )
+                    body = stream.read(size_bytes)
+                    if len(body) < size_bytes:
+                        return
+                    self._receive(*process_protocol.read_reply(body))
+            except process_protocol.WireError as error:
+                self.log(f"answers of the broker can't be read any more: {error}")
 
-    def note(self, text: str) -> None:
-        """Have the broker write a sentence into its log."""
-        self._told.wait()
+    def _receive(self, number: int, reply: process_protocol.Reply) -> None:
+        if isinstance(reply, process_protocol.PermissionsChanged):
+            self.permissions_version = reply.version
+        elif (future := self._answers.get(number)) is not None:
+            future.set_result(reply)
+
+    def log(self, text: str) -> None:
+        """Write a sentence into the broker's log."""
+        self._started.wait()
         self._send(0, process_protocol.Noted(text))

@@ -1,8 +1,8 @@
-"""Who calls the Flight process, as the call says itself, and how many calls are under way at once.
+"""Limits how many calls to the Flight process run at once, and reads name and password of each.
 
-Each call has a thread from its beginning, before anybody knows whether its password is good. So calls of
-those who have logged in just now, and calls of all others, have slots of their own: strangers can't use up
-the slots of clients. Whether a login is good is asked by `process`, for each call; nobody is let in here.
+Each call has a thread from its beginning, before its password is checked. So calls with a login that was
+accepted lately have their own slots, which calls without one can't use up. `process` checks the login of
+every call; this module only counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Final
 
 from pyarrow import flight
 
-CALLS_MAX: Final = 512
-"""Of those who have logged in: each holds up to some MiB of what it reads or writes."""
-STRANGERS_MAX: Final = 64
-"""Calls of which nobody knows yet whether their password is good."""
-_KNOWN_S: Final = 60.0
-_KNOWN_MAX: Final = 1000
+VERIFIED_MAX: Final = 512
+"""Calls whose login was accepted lately. Each holds up to some MiB of what it reads or writes."""
+UNVERIFIED_MAX: Final = 64
+"""Calls whose password was not checked lately."""
+_VERIFIED_S: Final = 60.0
+_LOGINS_MAX: Final = 1000
 
 
 class Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """The name and the password that came with a call."""
+    """Name and password of a call."""
 
     def __init__(self, user: str, password: bytes, ended: Callable[[], None]) -> None:
         self.user = user
@@ -37,30 +37,34 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets calls with a name and a password begin, up to so many at once."""
+    """Admits calls with a name and a password while a slot is free."""
 
-    def __init__(self, crowded: Callable[[], None]) -> None:
-        """`crowded` is called when strangers have to be sent away."""
-        self._crowded = crowded
-        self._clients = threading.BoundedSemaphore(CALLS_MAX)
-        self._strangers = threading.BoundedSemaphore(STRANGERS_MAX)
-        self._known: dict[bytes, float] = {}
+    def __init__(self, refused: Callable[[], None]) -> None:
+        """`refused` is called when a call with an unverified login finds no slot."""
+        self._refused = refused
+        self._verified_slots = threading.BoundedSemaphore(VERIFIED_MAX)
+        self._unverified_slots = threading.BoundedSemaphore(UNVERIFIED_MAX)
+        self._verified: dict[bytes, float] = {}
+        """Time until which a login counts as verified, by the hash of name and password."""
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> Caller:
         user, password = _credentials(headers)
-        is_known = self._known.get(_digest(user, password), 0.0) > time.monotonic()
-        slots, most = (self._clients, CALLS_MAX) if is_known else (self._strangers, STRANGERS_MAX)
+        is_verified = self._verified.get(_digest(user, password), 0.0) > time.monotonic()
+        if is_verified:
+            slots, most = self._verified_slots, VERIFIED_MAX
+        else:
+            slots, most = self._unverified_slots, UNVERIFIED_MAX
         if not slots.acquire(blocking=False):
-            if not is_known:
-                self._crowded()
+            if not is_verified:
+                self._refused()
             raise flight.FlightUnavailableError(f"{most} calls are under way: try again later")
         return Caller(user, password, slots.release)
 
-    def welcome(self, caller: Caller) -> None:
-        """The login of this caller is good: further calls like it are no strangers' for a while."""
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[_digest(caller.user, caller.password)] = time.monotonic() + _KNOWN_S
+    def login_accepted(self, caller: Caller) -> None:
+        """Count the caller's login as verified for a while."""
+        if len(self._verified) >= _LOGINS_MAX:
+            self._verified.clear()
+        self._verified[_digest(caller.user, caller.password)] = time.monotonic() + _VERIFIED_S
 
 
 def _digest(user: str, password: bytes) -> bytes:

@@ -1,12 +1,12 @@
-"""The TCP connections of the Flight process: how much each has sent, how long it is silent, which are closed.
+"""Limits of TCP connections to the Flight process: bytes sent, silence, connections without a login.
 
-gRPC accepts connections and reads whole messages before any code of this package runs, and pyarrow gives no
-way to set gRPC's limits. So the process looks at its own sockets, twenty times a second: the kernel knows how
-many bytes each has received. A connection that goes beyond a limit is shut down, and gRPC forgets what it has
-read of it. What calls do is told by `process`. The rule: a connection is closed for what it has sent itself,
-or because it is silent, never for what others do, but for the sums over all connections.
+gRPC accepts connections and reads whole messages before any code of this package runs, and pyarrow can't set
+gRPC's limits. So the process checks its own sockets twenty times a second: the kernel counts the bytes that
+each has received. A connection beyond a limit is shut down, and gRPC frees what it has read from it.
+`process` reports logins and finished calls. The rule: a connection is closed for its own bytes or silence,
+and for those of others only when a sum over all connections exceeds its limit.
 
-Where there is no /proc/self/fd (any system but Linux) nothing is watched.
+Without /proc/self/fd (on any system but Linux) nothing is checked.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Final, Protocol, TypeAlias
 
 Peer: TypeAlias = tuple[str, int]
 
-_OVERHEAD_SHARE: Final = 64
-"""HTTP/2 and TLS add less than a 64th to what a call sends, and answers to what a call reads."""
+_OVERHEAD_DIVISOR: Final = 64
+"""HTTP/2 and TLS add less than 1/64 to sent bytes; acknowledgements less than 1/64 of read bytes."""
 _OVERHEAD_BYTES: Final = 4096
-"""For the headers of a call."""
-_KEPT_ALIVE_S: Final = 60
+"""Allowance for the headers of a call."""
+_KEEPALIVE_S: Final = 60
 _TCP_INFO: Final = Struct("=128xQ")
 """`tcpi_bytes_received` of Linux's `struct tcp_info`."""
 
@@ -38,29 +38,29 @@ _TCP_INFO: Final = Struct("=128xQ")
 @dataclass(frozen=True, slots=True)
 class Limits:
     unknown_bytes_max: int = 8 << 20
-    """What a connection may send before its first login: a call with a large ticket."""
+    """Bytes that a connection may send before its first login: a call with a large ticket."""
     unknown_total_bytes_max: int = 64 << 20
-    """The same of all connections without a login."""
+    """Bytes that all connections without a login may send together."""
     unknown_max: int = 256
     """Connections without a login."""
     unknown_s: float = 10.0
-    """How long a connection may be there without a login."""
+    """Time in which a connection must log in."""
     crowded_s: float = 1.0
-    """The same while calls without a login have to be sent away."""
+    """Time in which a connection must log in while calls without a login are refused."""
     unfinished_bytes_max: int = 256 << 20
-    """What a connection may have sent of calls that are not answered: two messages of the largest size."""
+    """Bytes of unanswered calls that a connection may send: two messages of the largest size."""
     unfinished_total_bytes_max: int = 1 << 30
-    """The same of all connections."""
+    """Bytes of unanswered calls that all connections may send together."""
     silent_s: float = 600.0
-    """How long a connection may send nothing while it reads nothing."""
+    """Time for which a connection may neither send nor read."""
 
 
-class Accepted(Protocol):
-    """A connection that gRPC has accepted, for the time of one look."""
+class AcceptedSocket(Protocol):
+    """A socket that gRPC has accepted, for the duration of one check."""
 
     @property
     def number(self) -> str:
-        """Of the socket: no other open socket of this machine has it."""
+        """Number of the socket, unique among the open sockets of this machine."""
 
     @property
     def peer(self) -> Peer: ...
@@ -68,25 +68,23 @@ class Accepted(Protocol):
     def received_bytes(self) -> int: ...
 
     def keep_alive(self) -> None:
-        """Let the kernel find out when the peer is gone."""
+        """Turn on TCP keepalive, so that the kernel detects a lost peer."""
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True)
 class _Connection:
-    """What is known of a connection."""
-
     number: str
-    """Empty while only a call has told of it."""
+    """Number of the socket; empty until a check has seen the socket."""
     since_s: float
     heard_s: float
     received_bytes: int = 0
     finished_bytes: int = 0
-    """What belongs to calls that are answered."""
-    known: bool = False
-    """Whether somebody has logged in."""
+    """Received bytes that belong to answered calls."""
+    logged_in: bool = False
     reads: int = 0
+    """Reads that are running."""
 
     @property
     def unfinished_bytes(self) -> int:
@@ -94,7 +92,7 @@ class _Connection:
 
 
 class ConnectionWatcher:
-    """`watcher.look(accepted)` again and again; calls tell of logins and of what they have finished."""
+    """`watcher.check(sockets)` is called repeatedly; calls report logins and finished bytes."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -102,46 +100,46 @@ class ConnectionWatcher:
         self._connections: dict[Peer, _Connection] = {}
         self._lock = threading.Lock()
         self.closed: Counter[str] = Counter()
-        """How many connections were closed, by the reason."""
+        """Number of closed connections by reason."""
         self._crowded_until_s = float("-inf")
 
-    # what calls tell
+    # reports of calls
 
-    def crowded(self) -> None:
-        """There are too many calls of strangers: those who are there for longest have to go."""
+    def calls_refused(self) -> None:
+        """Shorten the time for a login: calls without one had to be refused."""
         self._crowded_until_s = self._clock() + 2 * self._limits.crowded_s
 
     def logged_in(self, peer: str) -> None:
-        """A call of this peer, as gRPC names it, has come with a good login."""
+        """Note that a call of this peer, in gRPC's form, has logged in."""
         with self._lock:
-            if (found := self._of(peer)) is not None:
-                found.known = True
+            if (connection := self._connection(peer)) is not None:
+                connection.logged_in = True
 
     def finished(self, peer: str, size_bytes: int) -> None:
-        """So much of what the peer has sent is dealt with, and not kept any more."""
+        """Note that `size_bytes` of a peer's calls were handled and freed."""
         with self._lock:
-            if (found := self._of(peer)) is not None:
-                found.finished_bytes += size_bytes + size_bytes // _OVERHEAD_SHARE + _OVERHEAD_BYTES
+            if (connection := self._connection(peer)) is not None:
+                connection.finished_bytes += size_bytes + size_bytes // _OVERHEAD_DIVISOR + _OVERHEAD_BYTES
 
     @contextmanager
     def reading(self, peer: str) -> Iterator[Callable[[int], None]]:
-        """The peer reads: its silence means nothing. Call the result with the size of what it is sent."""
+        """Allow the peer's silence during a read. Call the result with the size of each sent batch."""
         with self._lock:
-            found = self._of(peer) or _Connection("", 0.0, 0.0)
-            found.reads += 1
+            connection = self._connection(peer) or _Connection("", 0.0, 0.0)
+            connection.reads += 1
 
         def sent(size_bytes: int) -> None:
             with self._lock:
-                found.finished_bytes += size_bytes // _OVERHEAD_SHARE + _OVERHEAD_BYTES
+                connection.finished_bytes += size_bytes // _OVERHEAD_DIVISOR + _OVERHEAD_BYTES
 
         try:
             yield sent
         finally:
             with self._lock:
-                found.reads -= 1
-                found.heard_s = self._clock()
+                connection.reads -= 1
+                connection.heard_s = self._clock()
 
-    def _of(self, peer: str) -> _Connection | None:
+    def _connection(self, peer: str) -> _Connection | None:
         key = peer_of(peer)
         if key is None:
             return None
@@ -150,76 +148,78 @@ class ConnectionWatcher:
             self._connections[key] = _Connection("", now_s, now_s)
         return self._connections[key]
 
-    # what is seen
+    # checks
 
-    def look(self, accepted: Sequence[Accepted]) -> None:
-        """Note what has come since the last look; close what is beyond a limit."""
+    def check(self, sockets: Sequence[AcceptedSocket]) -> None:
+        """Note the bytes received since the last check; close sockets beyond a limit."""
         with self._lock:
             now_s = self._clock()
-            for each in accepted:
-                self._note(each, now_s)
-            there = {each.peer: each.number for each in accepted}
+            for accepted in sockets:
+                self._note(accepted, now_s)
+            numbers = {accepted.peer: accepted.number for accepted in sockets}
             self._connections = {
-                peer: found
-                for peer, found in self._connections.items()
-                if there.get(peer) == found.number or (not found.number and now_s - found.since_s < 1.0)
+                peer: state
+                for peer, state in self._connections.items()
+                if numbers.get(peer) == state.number or (not state.number and now_s - state.since_s < 1.0)
             }
             reasons = self._reasons(now_s)
-        for each in accepted:
-            if each.peer in reasons:
-                each.close()
-                self.closed[reasons[each.peer]] += 1
+        for accepted in sockets:
+            if accepted.peer in reasons:
+                accepted.close()
+                self.closed[reasons[accepted.peer]] += 1
 
-    def _note(self, accepted: Accepted, now_s: float) -> None:
-        found = self._connections.get(accepted.peer)
-        if found is None or found.number not in ("", accepted.number):
-            found = self._connections[accepted.peer] = _Connection("", now_s, now_s)
-        if not found.number:
-            found.number = accepted.number
+    def _note(self, accepted: AcceptedSocket, now_s: float) -> None:
+        connection = self._connections.get(accepted.peer)
+        if connection is None or connection.number not in ("", accepted.number):
+            connection = self._connections[accepted.peer] = _Connection("", now_s, now_s)
+        if not connection.number:
+            connection.number = accepted.number
             accepted.keep_alive()
         received_bytes = accepted.received_bytes()
-        if received_bytes != found.received_bytes:
-            found.received_bytes, found.heard_s = received_bytes, now_s
-        found.finished_bytes = min(found.finished_bytes, received_bytes)
+        if received_bytes != connection.received_bytes:
+            connection.received_bytes, connection.heard_s = received_bytes, now_s
+        connection.finished_bytes = min(connection.finished_bytes, received_bytes)
 
     def _reasons(self, now_s: float) -> dict[Peer, str]:
-        """Which connections are to be closed, and why."""
+        """Return the peers whose connections must be closed, and why."""
         limits = self._limits
-        unknown = {peer: each for peer, each in self._connections.items() if not each.known}
-        known = {peer: each for peer, each in self._connections.items() if each.known}
-        oldest_first = sorted(unknown, key=lambda peer: unknown[peer].since_s)
-        unknown_s = limits.crowded_s if now_s < self._crowded_until_s else limits.unknown_s
-        found = dict.fromkeys(
-            oldest_first[: max(0, len(unknown) - limits.unknown_max)],
+        anonymous = {peer: state for peer, state in self._connections.items() if not state.logged_in}
+        logged_in = {peer: state for peer, state in self._connections.items() if state.logged_in}
+        oldest_first = sorted(anonymous, key=lambda peer: anonymous[peer].since_s)
+        login_s = limits.crowded_s if now_s < self._crowded_until_s else limits.unknown_s
+        reasons = dict.fromkeys(
+            oldest_first[: max(0, len(anonymous) - limits.unknown_max)],
             f"more than {limits.unknown_max} connections have not logged in",
         )
-        for peer, each in unknown.items():
-            if each.received_bytes > limits.unknown_bytes_max:
-                found[peer] = f"more than {limits.unknown_bytes_max} bytes were sent before a login"
-            elif now_s - each.since_s > unknown_s:
-                found[peer] = f"no login within {unknown_s:g} s"
-        for peer, each in known.items():
-            if each.unfinished_bytes > limits.unfinished_bytes_max:
-                found[peer] = f"more than {limits.unfinished_bytes_max} bytes of calls are not finished"
-            elif not each.reads and now_s - each.heard_s > limits.silent_s:
-                found[peer] = f"nothing was sent for {limits.silent_s:g} s"
-        _close_largest(unknown, limits.unknown_total_bytes_max, found)
-        _close_largest(known, limits.unfinished_total_bytes_max, found)
-        return found
+        for peer, state in anonymous.items():
+            if state.received_bytes > limits.unknown_bytes_max:
+                reasons[peer] = f"more than {limits.unknown_bytes_max} bytes were sent before a login"
+            elif now_s - state.since_s > login_s:
+                reasons[peer] = f"no login within {login_s:g} s"
+        for peer, state in logged_in.items():
+            if state.unfinished_bytes > limits.unfinished_bytes_max:
+                reasons[peer] = f"more than {limits.unfinished_bytes_max} bytes of calls are not finished"
+            elif not state.reads and now_s - state.heard_s > limits.silent_s:
+                reasons[peer] = f"nothing was sent for {limits.silent_s:g} s"
+        _close_largest(anonymous, limits.unknown_total_bytes_max, reasons)
+        _close_largest(logged_in, limits.unfinished_total_bytes_max, reasons)
+        return reasons
 
 
-def _close_largest(connections: dict[Peer, _Connection], most_bytes: int, found: dict[Peer, str]) -> None:
-    """Add those that have sent most, until what the others have sent fits."""
-    left = sorted((each.unfinished_bytes, peer) for peer, each in connections.items() if peer not in found)
-    total_bytes = sum(size_bytes for size_bytes, _ in left)
+def _close_largest(connections: dict[Peer, _Connection], most_bytes: int, reasons: dict[Peer, str]) -> None:
+    """Add the connections with the most unfinished bytes, until the others fit into `most_bytes`."""
+    kept = sorted(
+        (state.unfinished_bytes, peer) for peer, state in connections.items() if peer not in reasons
+    )
+    total_bytes = sum(size_bytes for size_bytes, _ in kept)
     while total_bytes > most_bytes:
-        size_bytes, peer = left.pop()
+        size_bytes, peer = kept.pop()
         total_bytes -= size_bytes
-        found[peer] = f"all connections together have sent more than {most_bytes} bytes of unfinished calls"
+        reasons[peer] = f"all connections together have sent more than {most_bytes} bytes of unfinished calls"
 
 
 def peer_of(peer: str) -> Peer | None:
-    """The address and port in gRPC's name of a peer; None where it has none.
+    """Return address and port from gRPC's name of a peer, or None if it has none.
 
     >>> peer_of("ipv4:127.0.0.1:4040"), peer_of("ipv6:%5B::1%5D:4040"), peer_of("unix:")
     (('127.0.0.1', 4040), ('::1', 4040), None)
@@ -233,7 +233,7 @@ def peer_of(peer: str) -> Peer | None:
 
 
 def _plain(host: str) -> str:
-    """An address as text: IPv4 as such, also where a socket for both has mapped it into IPv6."""
+    """Return an address as text; an IPv4 address mapped into IPv6 becomes plain IPv4."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host.partition("%")[0])
         return str(getattr(address, "ipv4_mapped", None) or address)
@@ -241,7 +241,7 @@ def _plain(host: str) -> str:
 
 
 class _LinuxSocket:
-    """`Accepted`, by a descriptor of its own."""
+    """An `AcceptedSocket` with its own duplicate of the descriptor."""
 
     def __init__(self, number: str, own: socket.socket) -> None:
         self.number = number
@@ -256,22 +256,23 @@ class _LinuxSocket:
     def keep_alive(self) -> None:
         with suppress(OSError):
             self.own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self.own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEPT_ALIVE_S)
-            self.own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEPT_ALIVE_S // 3)
+            self.own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+            self.own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S // 3)
             self.own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
     def close(self) -> None:
-        with suppress(OSError):  # it is closed already
+        # The socket may be closed already.
+        with suppress(OSError):
             self.own.shutdown(socket.SHUT_RDWR)
 
 
 class OwnSockets:
-    """`with OwnSockets(port).accepted() as found:` the connections that this process has on a port."""
+    """Lists this process's connections on a port: `with OwnSockets(port).accepted() as sockets:`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._others: set[str] = set()
-        """Sockets of this process that are something else."""
+        """Numbers of this process's other sockets."""
 
     @staticmethod
     def supported() -> bool:
@@ -279,37 +280,40 @@ class OwnSockets:
 
     @contextmanager
     def accepted(self) -> Iterator[list[_LinuxSocket]]:
-        found: list[_LinuxSocket] = []
+        sockets: list[_LinuxSocket] = []
         others: set[str] = set()
         try:
             for name in os.listdir("/proc/self/fd"):
-                with suppress(OSError):  # closed meanwhile
+                # The descriptor may be closed meanwhile.
+                with suppress(OSError):
                     number = os.readlink(f"/proc/self/fd/{name}")
                     if number in self._others:
                         others.add(number)
                     elif number.startswith("socket:"):
-                        self._add(int(name), found, others)
+                        self._add(int(name), sockets, others)
             self._others = others
-            yield found
+            yield sockets
         finally:
-            for each in found:
-                each.own.close()
+            for accepted in sockets:
+                accepted.own.close()
 
-    def _add(self, descriptor: int, found: list[_LinuxSocket], others: set[str]) -> None:
-        """The descriptor is doubled first: gRPC may close its own at any time."""
-        doubled = os.dup(descriptor)
+    def _add(self, descriptor: int, sockets: list[_LinuxSocket], others: set[str]) -> None:
+        """Add a socket to its list. Its descriptor is duplicated: gRPC may close the original at any time."""
+        duplicate = os.dup(descriptor)
         try:
-            own = socket.socket(fileno=doubled)
-        except OSError:  # it was closed, and is a file now
-            os.close(doubled)
+            own = socket.socket(fileno=duplicate)
+        except OSError:
+            # The socket was closed, and its number now belongs to a file.
+            os.close(duplicate)
             raise
-        number = f"socket:[{os.fstat(doubled).st_ino}]"
+        number = f"socket:[{os.fstat(duplicate).st_ino}]"
         try:
             is_ours = own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == self._port
             if is_ours and not own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                found.append(_LinuxSocket(number, own))
+                sockets.append(_LinuxSocket(number, own))
                 return
             others.add(number)
-        except OSError:  # its peer has gone
+        except OSError:
+            # The peer has closed the connection.
             pass
         own.close()

@@ -1,8 +1,8 @@
-"""The Flight process, as the broker sees it: started, answered, ended.
+"""Starts, answers and stops the Flight process, in the broker's event loop.
 
-It is a child of the broker and ends with it. If it ends by itself it is started again, on the same port;
-clients try again meanwhile. Requests are answered in the broker's loop, in a turn, and an answer leaves when
-what it says is durable.
+The process is a child of the broker and ends with it. If it exits by itself, it is started again on the same
+port, and clients retry meanwhile. The rule: requests are answered within a turn, and an answer is sent when
+the changes that it reports are durable.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -31,50 +32,51 @@ from leveret.storage.errors import StorageError
 log = logging.getLogger("leveret")
 
 _START_S: Final = 30.0
-_GOODBYE_S: Final = 5.0
-_AGAIN_S: Final = 1.0
-_AFTER_A_KILL_S: Final = 3.0
+_STOP_S: Final = 5.0
+_RETRY_S: Final = 1.0
+_PORT_FREE_S: Final = 3.0
+"""Time in which the Flight process of a killed broker frees its port."""
 _TURN_S: Final = 0.005
-"""Questions are answered for so long before everybody else has a turn."""
+"""Time spent on answers before other clients have a turn."""
 READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FlightSettings:
     directory: str
-    """The broker's data: segments are read from there."""
+    """The broker's data directory, with its segments."""
     host: str = "127.0.0.1"
     port: int = 0
     tls_certificate: str | None = None
-    """Path of a PEM file with the chain; with it the endpoint speaks TLS only."""
+    """Path of a PEM file with the certificate chain. If set, the endpoint speaks TLS only."""
     tls_key: str | None = None
     cpus: tuple[int, ...] = ()
-    """The processors that the process runs on; none stands for all."""
+    """CPUs that the process may use; empty means all."""
 
 
 class Turns(Protocol):
-    """What the endpoint needs of the loop that the broker runs in: `leveret.server.turns`."""
+    """What the endpoint needs of `leveret.server.turns`."""
 
     watchers: list[Callable[[], None]]
     """Called after every turn."""
 
     def begin(self) -> None:
-        """Something is about to be asked of the broker: a turn follows."""
+        """Begin a turn; must be called before the broker is used."""
 
     def when_caught_up(self, then: Callable[[], None]) -> None:
-        """Call it when publishers are not held back."""
+        """Call `then` as soon as publishers are not held back."""
 
     def round_trips_us(self) -> dict[str, int]:
-        """How far away clients are, by the names of their connections."""
+        """Return the round-trip times of clients by connection name."""
 
 
 class FlightEndpoint:
-    """`endpoint = FlightEndpoint(broker, turns, settings, ...); await endpoint.start()`."""
+    """Example: `endpoint = FlightEndpoint(broker, turns, settings, ...); await endpoint.start()`."""
 
     def __init__(
         self, broker: Broker, turns: Turns, settings: FlightSettings, *, module: str, memory_max_bytes: int
     ) -> None:
-        """`module` is what the process runs; with more memory than `memory_max_bytes` it ends."""
+        """`module` is the main module of the process, which exits above `memory_max_bytes`."""
         self._broker = broker
         self._turns = turns
         self._settings = settings
@@ -85,13 +87,12 @@ class FlightEndpoint:
         self._process: asyncio.subprocess.Process | None = None
         self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
         self._writer: asyncio.StreamWriter | None = None
-        self._told_version = broker.accounts.version
+        self._sent_version = broker.accounts.version
 
     @property
     def port(self) -> int:
-        """Where it listens; the one that was free if 0 was asked for."""
+        """The listening port; the port that was chosen if settings have 0."""
         return self._port
 
     @property
@@ -101,14 +102,12 @@ class FlightEndpoint:
 
     @property
     def pid(self) -> int:
-        """Of the process that serves."""
         assert self._process is not None
         return self._process.pid
 
     async def start(self) -> None:
-        """Returns when it listens; raises `OSError` if it can't. The process of a broker that was killed just
-        now may still have the port."""
-        deadline_s = time.monotonic() + _AFTER_A_KILL_S
+        """Return when the process listens; raise `OSError` if it can't, after retries with a port in use."""
+        deadline_s = time.monotonic() + _PORT_FREE_S
         while True:
             try:
                 reader, writer = await self._launch()
@@ -116,19 +115,18 @@ class FlightEndpoint:
             except _NotListening:
                 if time.monotonic() >= deadline_s:
                     raise
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
         self._serving = asyncio.create_task(self._serve(reader, writer))
-        self._turns.watchers.append(self._tell_rights)
+        self._turns.watchers.append(self._send_permissions_version)
         self._broker.advertised.update(
             flight_port=self._port, flight_tls=self._settings.tls_certificate is not None
         )
 
     async def stop(self) -> None:
-        """Ends the process; calls under way fail and may be tried again elsewhere."""
-        self._stopping = True
+        """Stop the process. Running calls fail; clients may retry them."""
         self._broker.advertised.pop("flight_port", None)
         if self._serving is not None:
-            self._turns.watchers.remove(self._tell_rights)
+            self._turns.watchers.remove(self._send_permissions_version)
             self._serving.cancel()
             await asyncio.wait([self._serving])
         for task in list(self._tasks):
@@ -148,14 +146,16 @@ class FlightEndpoint:
                 sys.executable,
                 "-m",
                 self._module,
-                json.dumps(msgspec.to_builtins(settings)),  # paths may be no UTF-8
+                # Not msgspec's own JSON, because paths may not be UTF-8.
+                json.dumps(msgspec.to_builtins(settings)),
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # a Ctrl-C in the terminal is for the broker, which then ends it
+                # A Ctrl-C in the terminal must reach the broker alone, which then stops the process.
+                process_group=0,
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=READ_BYTES)
         try:
             async with asyncio.timeout(_START_S):
-                _, first = await self._hear(reader)
+                _, first = await self._read_question(reader)
         except (TimeoutError, asyncio.IncompleteReadError, process_protocol.WireError) as error:
             writer.close()
             await self._end_process()
@@ -175,7 +175,7 @@ class FlightEndpoint:
             return
         process.terminate()
         try:
-            async with asyncio.timeout(_GOODBYE_S):
+            async with asyncio.timeout(_STOP_S):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -187,37 +187,38 @@ class FlightEndpoint:
                 await self._answer_all(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
-            except process_protocol.WireError as error:  # nobody waits for an answer that never comes
-                log.error("the Flight endpoint said something that can't be read: %s", error)
+            except process_protocol.WireError as error:
+                # Stop the process, so that no call waits for an answer that never comes.
+                log.error("the Flight process sent an invalid message: %s", error)
             writer.close()
             await self._end_process()
-            log.error("the Flight endpoint has ended; it is started again")
+            log.error("the Flight process has exited; it is started again")
             while True:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
                 try:
                     reader, writer = await self._launch()
                     break
                 except OSError as error:
-                    log.error("%s; it is tried again", error)
+                    log.error("%s; trying again", error)
 
-    async def _hear(self, reader: asyncio.StreamReader) -> tuple[int, process_protocol.Question]:
-        """Return the next question and its number; `WireError` if it is none."""
+    async def _read_question(self, reader: asyncio.StreamReader) -> tuple[int, process_protocol.Question]:
+        """Return the number of the next question, and the question; raise `WireError` if it is invalid."""
         head = await reader.readexactly(process_protocol.LENGTH.size)
         most_bytes = process_protocol.question_bytes_max(self._broker.limits.message_max_bytes)
         return process_protocol.read_question(
             await reader.readexactly(process_protocol.body_bytes(head, most_bytes=most_bytes))
         )
 
-    # answering
+    # answers
 
     async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Others have their turn in between, however many questions have come."""
+        """Answer questions; after `_TURN_S`, let other tasks of the event loop run."""
         began_s = time.monotonic()
         while True:
-            number, question = await self._hear(reader)
+            number, question = await self._read_question(reader)
             try:
                 self._answer(number, question, writer)
-            except Exception:  # noqa: BLE001  # one request must not cost the others their answers
+            except Exception:  # noqa: BLE001  # an error in one request must not stop the others
                 writer.write(_frame(number, _failed()))
             if time.monotonic() - began_s > _TURN_S:
                 await asyncio.sleep(0)
@@ -244,32 +245,30 @@ class FlightEndpoint:
                 descriptor = tickets.decode_descriptor(question.descriptor)
                 stage = self._answers.stage
                 answer = stage(question.user, descriptor, question.rows, before=question.before)
-                if question.rows:  # who gets no answer sends no more
-                    reply = _frame(number, process_protocol.Answered(actions.encode(answer)))
+                # Answers are held back with publishers: without one, the client sends no more rows.
+                if question.rows:
+                    reply = _frame(number, _answered(answer))
                     self._turns.when_caught_up(lambda: writer.write(reply))
                 else:
                     self._reply(number, answer, writer)
             case process_protocol.MayRead():
-                self._allow(
-                    number,
-                    lambda: self._answers.check_reader(question.user, question.vhost, question.queue),
-                    writer,
-                )
+                check = partial(self._answers.check_reader, question.user, question.vhost, question.queue)
+                self._allow(number, check, writer)
             case process_protocol.MayAudit():
-                self._allow(number, lambda: self._answers.check_auditor(question.user), writer)
+                self._allow(number, partial(self._answers.check_auditor, question.user), writer)
             case process_protocol.View():
-                self._begin(self._view(number, question, writer))
+                self._answer_later(number, self._view(question), writer)
             case process_protocol.Noted():
-                log.warning("the Flight endpoint: %s", question.text)
+                log.warning("the Flight process: %s", question.text)
             case process_protocol.Checkpoint():
-                self._begin(self._checkpoint(number, question, writer))
+                self._answer_later(number, self._checkpoint(question), writer)
 
-    def _tell_rights(self) -> None:
-        """After a turn: what is being read is checked again when users or rights have changed."""
+    def _send_permissions_version(self) -> None:
+        """Send the version of users and permissions if it changed: running reads check them again."""
         version = self._broker.accounts.version
-        if version != self._told_version and self._writer is not None:
-            self._told_version = version
-            self._writer.write(_frame(0, process_protocol.RightsChanged(version)))
+        if version != self._sent_version and self._writer is not None:
+            self._sent_version = version
+            self._writer.write(_frame(0, process_protocol.PermissionsChanged(version)))
 
     def _allow(self, number: int, check: Callable[[], None], writer: asyncio.StreamWriter) -> None:
         """Answer with `Done`, or with the refusal that the check raises."""
@@ -278,71 +277,74 @@ class FlightEndpoint:
             check()
         except BrokerError as error:
             answer = refused(error)
-        writer.write(_frame(number, process_protocol.Answered(actions.encode(answer))))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        writer.write(_frame(number, _answered(answer)))
 
     def _reply(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
-        """When what it says is durable; a refusal says nothing of the kind."""
-        reply = _frame(number, process_protocol.Answered(actions.encode(answer)))
+        """Send an answer when its changes are durable; send a refusal at once."""
+        reply = _frame(number, _answered(answer))
         if isinstance(answer, actions.Refused):
             writer.write(reply)
         else:
             self._broker.ledger.when_durable(lambda: writer.write(reply))
 
-    async def _view(self, number: int, question: process_protocol.View, writer: asyncio.StreamWriter) -> None:
-        """What is in memory is written first, because the process reads files."""
-        try:
-            queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
-            await asyncio.get_running_loop().run_in_executor(None, readable_offsets.write_out, queue)
-            view, withheld = readable_offsets.view(queue, question.start, question.stop)
-            reply: process_protocol.Reply = process_protocol.Viewed(view, withheld.encode())
-        except (BrokerError, StorageError) as error:
-            reply = process_protocol.Answered(actions.encode(refused(error)))
-        except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
-            reply = _failed()
-        writer.write(_frame(number, reply))
-
-    async def _checkpoint(
-        self, number: int, question: process_protocol.Checkpoint, writer: asyncio.StreamWriter
+    def _answer_later(
+        self, number: int, work: Coroutine[Any, Any, process_protocol.Reply], writer: asyncio.StreamWriter
     ) -> None:
-        try:
-            self._answers.check_auditor(question.user)
-            self._broker.flush()
-            taken_us = self._broker.now_us()
-            await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
-            self._turns.begin()  # whoever waits for a sync has had one
-            self._broker.synced()
-            round_trips_us = self._turns.round_trips_us()
-            reply: process_protocol.Reply = process_protocol.Checkpointed(
-                taken_us, {readable(name): each_us for name, each_us in round_trips_us.items()}
-            )
-        except (BrokerError, StorageError) as error:
-            reply = process_protocol.Answered(actions.encode(refused(error)))
-        except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
-            reply = _failed()
-        writer.write(_frame(number, reply))
+        """Run a coroutine as a task, and send its reply, or the refusal that it raises."""
+
+        async def answer() -> None:
+            try:
+                reply = await work
+            except (BrokerError, StorageError) as error:
+                reply = _answered(refused(error))
+            except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
+                reply = _failed()
+            writer.write(_frame(number, reply))
+
+        task = asyncio.create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _view(self, question: process_protocol.View) -> process_protocol.Reply:
+        """Return a view, after messages in memory are written to files for the process."""
+        queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
+        await asyncio.get_running_loop().run_in_executor(None, readable_offsets.write_out, queue)
+        view, withheld = readable_offsets.view(queue, question.start, question.stop)
+        return process_protocol.Viewed(view, withheld.encode())
+
+    async def _checkpoint(self, question: process_protocol.Checkpoint) -> process_protocol.Reply:
+        self._answers.check_auditor(question.user)
+        self._broker.flush()
+        taken_us = self._broker.now_us()
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+        # The checkpoint has synced the store for everybody who waits for a sync.
+        self._turns.begin()
+        self._broker.synced()
+        round_trips_us = self._turns.round_trips_us()
+        return process_protocol.Checkpointed(
+            taken_us, {readable(name): time_us for name, time_us in round_trips_us.items()}
+        )
 
 
 class _NotListening(OSError):
-    """The Flight process could not listen on its port. The error has the reason."""
+    pass
 
 
 def _failed() -> process_protocol.Answered:
-    """In place of an answer, where an exception is under way that should not be."""
-    log.exception("the Flight endpoint: an internal error")
-    return process_protocol.Answered(
-        actions.encode(actions.Refused(541, "an internal error of the broker; its log tells more"))
-    )
+    """Log the current exception, and return an answer for an internal error."""
+    log.exception("an internal error in a request of the Flight process")
+    return _answered(actions.Refused(541, "an internal error; see the broker's log"))
+
+
+def _answered(answer: actions.Answer) -> process_protocol.Answered:
+    return process_protocol.Answered(actions.encode(answer))
 
 
 def _frame(number: int, reply: process_protocol.Reply) -> bytes:
-    """Return the reply as it is sent; in place of one that is too large, a refusal."""
+    """Return the reply as a frame; if it is too large, a refusal."""
     try:
         return process_protocol.frame(number, reply)
     except process_protocol.WireError as error:
-        refused = actions.Refused(541, f"the broker's answer is {error}")
-        return process_protocol.frame(number, process_protocol.Answered(actions.encode(refused)))
+        return process_protocol.frame(
+            number, _answered(actions.Refused(541, f"the broker's answer is {error}"))
+        )

@@ -1,10 +1,10 @@
-"""What the Flight process and the broker say to each other, over a pair of sockets.
+"""Messages between the Flight process and the broker, over a pair of sockets.
 
 Frames: u32 length (little endian), then msgpack of a number and a message, which is an array that begins with
-its type's name. The process asks, the broker answers with the same number, in any order. What the broker says
-without being asked has the number 0. A question is small, but for a row that is large: the process refuses
-other large requests itself, and asks no more questions at once than it has calls. The rule: a frame is data
-and never code. One that is too large, or no message, is a `WireError`, and the line ends.
+its type's name. The process asks, and the broker answers with the question's number, in any order. Messages
+that are neither question nor answer have the number 0. Questions are small except for large rows: the process
+refuses other large requests itself, and asks no more questions at once than it has calls. The rule: a frame
+that is too large or not a message is a `WireError`, and the connection ends.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from leveret.storage.log_view import LogView
 
 LENGTH: Final = Struct("<I")
 FRAME_BYTES_MAX: Final = 1 << 30
-"""Of any message. Questions have a smaller limit: see `question_bytes_max`."""
-_BESIDE_A_BODY_BYTES_MAX: Final = 32 << 20
-"""What is in a question beside a message's body: its properties, a descriptor, many small rows."""
+"""Largest frame. Questions have a smaller limit: see `question_bytes_max`."""
+_WITHOUT_BODY_BYTES_MAX: Final = 32 << 20
+"""Largest rest of a question without a message's body: properties, a descriptor, many small rows."""
 
 T = TypeVar("T")
 
 
 class WireError(Exception):
-    """The other end of the line has sent what is no message."""
+    """A received frame is too large or not a message."""
 
 
 def question_bytes_max(message_max_bytes: int) -> int:
-    """Return how large a question may be, where messages have so many bytes at most."""
-    return message_max_bytes + _BESIDE_A_BODY_BYTES_MAX
+    """Return the largest size of a question if message bodies have at most `message_max_bytes`."""
+    return message_max_bytes + _WITHOUT_BODY_BYTES_MAX
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is started with, as JSON."""
+    """Settings of the process, passed as JSON on its command line."""
 
     directory: str
     host: str
@@ -44,7 +44,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None
     cpus: tuple[int, ...] = ()
     fd: int = -1
-    """The process's end of the line to the broker."""
+    """Descriptor of the process's socket to the broker."""
     message_max_bytes: int
     memory_max_bytes: int
 
@@ -86,7 +86,7 @@ class Ask(_Message, frozen=True):
 
 
 class View(_Message, frozen=True):
-    """Where are the messages of a queue between two offsets, and which of them are not to be read?"""
+    """Asks where a queue's messages between two offsets are, and which of them must not be read."""
 
     user: str
     vhost: str
@@ -99,24 +99,24 @@ class View(_Message, frozen=True):
 class Stage(_Message, frozen=True):
     """Rows of a stage: exchange, routing key, content header, body.
 
-    Without rows it is the end of a write: the answer comes when everything before it is durable.
+    A question without rows ends the write: its answer comes when all rows before it are durable.
     """
 
     user: str
     descriptor: bytes
     rows: list[tuple[bytes, bytes, bytes, bytes]]
     before: int
-    """How many rows of the stage were sent before these."""
+    """Number of rows of the stage sent before these."""
 
 
 class Checkpoint(_Message, frozen=True):
-    """Everything that is in memory is to be written, for one who may see all of it."""
+    """Asks for a checkpoint, for a user who may audit the whole store."""
 
     user: str
 
 
 class MayRead(_Message, frozen=True):
-    """May the user still read this queue? Asked again while messages are read, when rights have changed."""
+    """Asks whether the user may read this queue. Repeated during a read after permissions changed."""
 
     user: str
     vhost: str
@@ -124,20 +124,20 @@ class MayRead(_Message, frozen=True):
 
 
 class MayAudit(_Message, frozen=True):
-    """May the user read a picture of the whole store?"""
+    """Asks whether the user may read a snapshot of the whole store."""
 
     user: str
 
 
 class Checkpointed(_Message, frozen=True):
-    """As of when; and how far away clients are, by the names of their connections."""
+    """Time of the checkpoint, and round-trip times of clients by connection name."""
 
     taken_us: int
     round_trips_us: dict[str, int]
 
 
 class LoggedIn(_Message, frozen=True):
-    welcome: bool
+    accepted: bool
 
 
 class Answered(_Message, frozen=True):
@@ -149,18 +149,17 @@ class Answered(_Message, frozen=True):
 class Viewed(_Message, frozen=True):
     view: LogView
     withheld: bytes
-    """An `AckSet` with all that may not be read between the two offsets."""
+    """Encoded `AckSet` of the offsets that must not be read."""
 
 
-class RightsChanged(_Message, frozen=True):
-    """Users or rights have changed. The broker says so without being asked, with number 0."""
+class PermissionsChanged(_Message, frozen=True):
+    """Users or permissions have changed. Sent with number 0, without a question."""
 
     version: int
-    """`Accounts.version`."""
 
 
 Question = Ready | Failed | Noted | Login | Ask | View | Stage | Checkpoint | MayRead | MayAudit
-Reply = LoggedIn | Answered | Viewed | Checkpointed | RightsChanged
+Reply = LoggedIn | Answered | Viewed | Checkpointed | PermissionsChanged
 
 _encoder = msgspec.msgpack.Encoder()
 _questions: msgspec.msgpack.Decoder[tuple[int, Question]] = msgspec.msgpack.Decoder(tuple[int, Question])
@@ -168,7 +167,7 @@ _replies: msgspec.msgpack.Decoder[tuple[int, Reply]] = msgspec.msgpack.Decoder(t
 
 
 def frame(number: int, message: Question | Reply) -> bytes:
-    """Return a message with its length; `WireError` if it has more bytes than it may."""
+    """Return a message as a frame; raise `WireError` if it is too large."""
     body = _encoder.encode((number, message))
     if len(body) > FRAME_BYTES_MAX:
         raise _too_large(len(body), FRAME_BYTES_MAX)
@@ -176,7 +175,7 @@ def frame(number: int, message: Question | Reply) -> bytes:
 
 
 def body_bytes(head: bytes, *, most_bytes: int) -> int:
-    """Return how many bytes follow the head of a frame; `WireError` if they are too many."""
+    """Return the size of a frame from its head; raise `WireError` if it is larger than `most_bytes`."""
     size_bytes = int(LENGTH.unpack(head)[0])
     if size_bytes > most_bytes:
         raise _too_large(size_bytes, most_bytes)
@@ -199,4 +198,4 @@ def _read(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
 
 
 def _too_large(size_bytes: int, most_bytes: int) -> WireError:
-    return WireError(f"a message of {size_bytes} bytes, where at most {most_bytes} are read")
+    return WireError(f"a message of {size_bytes} bytes is larger than the limit of {most_bytes}")

@@ -1,7 +1,7 @@
-"""Rows of a write as they come from a client: checked, and cut into slices that the broker takes at once.
+"""Checks the rows that a client writes, and cuts them into slices for the broker.
 
-A record batch is whatever bytes the client sent. So it is validated as a whole before anything is read of it,
-and made into Python objects one slice at a time.
+The bytes of a record batch come from the client unchecked. So the whole batch is validated before any value
+is read, and rows become Python objects one slice at a time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from leveret.flight import actions, schemas
 
 SLICE_ROWS: Final = 2000
-"""Rows that the broker takes at once: some milliseconds of its time."""
+"""Rows of a slice: they take some milliseconds of the broker's time."""
 SLICE_BYTES: Final = 4 << 20
 _SIZES_MAX: Final = (255, 255, 16 << 20)
-"""Of an exchange, a routing key, and a content header: the broker knows what fits into its frames."""
+"""Largest sizes of exchange, routing key and content header; the broker checks them against its frames."""
 
 
 class RowsRefused(Exception):
-    """A record batch that can't be staged; `refused` is what its sender is told."""
+    """A record batch can't be staged; `refused` is the answer to its sender."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -31,13 +31,13 @@ class RowsRefused(Exception):
 
 
 def check(rows: pa.RecordBatch, message_max_bytes: int) -> None:
-    """Raise `RowsRefused` for what no message could be: the broker has others to serve."""
+    """Raise `RowsRefused` for rows that can't be messages, so that they cost the broker no time."""
     try:
         rows.validate(full=True)
     except pa.ArrowException as error:
         raise RowsRefused(f"rows can't be read: {error}") from None
     if any(column.null_count for column in rows.columns):
-        raise RowsRefused("rows must be without nulls: an empty name is b''")
+        raise RowsRefused("rows must not have nulls: an empty name is b''")
     longest = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns]
     for name, size, limit in zip(schemas.WRITE.names, longest, _SIZES_MAX, strict=False):
         if size > limit:
@@ -49,7 +49,7 @@ def check(rows: pa.RecordBatch, message_max_bytes: int) -> None:
 
 
 def slices(rows: pa.RecordBatch) -> Iterator[list[Any]]:
-    """The rows as tuples: at most `SLICE_ROWS` and `SLICE_BYTES` at once, or one row that is larger."""
+    """Yield rows as tuples in slices of at most `SLICE_ROWS` and `SLICE_BYTES`, or one larger row."""
     sizes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         sizes += pc.binary_length(column).to_numpy()
@@ -58,6 +58,6 @@ def slices(rows: pa.RecordBatch) -> Iterator[list[Any]]:
     while start < rows.num_rows:
         fitting = int(np.searchsorted(ends, before + SLICE_BYTES, side="right"))
         stop = max(start + 1, min(fitting, start + SLICE_ROWS))
-        some = rows.slice(start, stop - start)
-        yield list(zip(*(column.to_pylist() for column in some.columns), strict=True))
+        part = rows.slice(start, stop - start)
+        yield list(zip(*(column.to_pylist() for column in part.columns), strict=True))
         start, before = stop, int(ends[stop - 1])

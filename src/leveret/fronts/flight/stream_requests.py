@@ -1,7 +1,6 @@
-"""Requests of those who read streams and topics by offset, as calls of the broker, and their answers.
+"""Answers the requests of bulk readers that read streams and topics by offset.
 
-`leveret.broker.queries.stream_queries` owns the queries over streams and their runs; the Flight process reads
-the rows.
+`leveret.broker.queries.stream_queries` owns the queries and their epochs; the Flight process reads the rows.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from leveret.storage.offset_ranges import total
 _REASON_BYTES_MAX: Final = 255
 
 
-class Reading:
-    """`Reading().answer(user, vhost, actions.Locate(...))`."""
+class StreamRequests:
+    """Example: `StreamRequests().answer(user, vhost, actions.Locate(...))`."""
 
     def __init__(self) -> None:
         self._queries = StreamQueries()
@@ -33,8 +32,8 @@ class Reading:
         match request:
             case actions.Locate():
                 at = request.at
-                places = stream_queries.located(subject, Position(at.kind, at.value), at.offsets)
-                return actions.Located([_place(*each) for each in places])
+                places = stream_queries.offsets_at(subject, Position(at.kind, at.value), at.offsets)
+                return actions.Located([_place(*place) for place in places])
             case actions.Follow():
                 return self._follow(subject, request)
             case actions.Advance():
@@ -42,7 +41,7 @@ class Reading:
             case actions.Cover():
                 run = RunName(request.query, request.epoch)
                 parts = stream_queries.cover(subject, run, request.spans)
-                return actions.Covered([_part(each) for each in parts])
+                return actions.Covered([_part(part) for part in parts])
             case actions.RejectRead():
                 rejected = {name: ranges_of(data) for name, data in request.ranges.items()}
                 stream_queries.reject(subject, request.query, rejected, why=reason(request.why))
@@ -57,7 +56,7 @@ class Reading:
             exact=request.exact,
             run=request.run,
         )
-        return actions.Followed(epoch, [_place(*each) for each in places])
+        return actions.Followed(epoch, [_place(*place) for place in places])
 
     def _advance(self, subject: Subject, request: actions.Advance) -> actions.Advanced:
         stretches, ready = self._queries.advance(
@@ -67,35 +66,35 @@ class Reading:
             limits=Limits(request.stops, request.max_messages, request.max_bytes),
             settle_only=request.settle_only,
         )
-        return actions.Advanced([_stretch(each) for each in stretches], ready)
+        return actions.Advanced([_stretch(stretch) for stretch in stretches], ready)
 
 
-def reason(said: str) -> bytes:
-    """As much of it as a journal takes."""
-    return said.encode()[:_REASON_BYTES_MAX]
+def reason(text: str) -> bytes:
+    """Return a reason as bytes, cut to what a journal takes."""
+    return text.encode()[:_REASON_BYTES_MAX]
 
 
 def ranges_of(data: bytes) -> list[tuple[int, int]]:
-    """The ranges of a request; the broker knows which of them there are."""
+    """Return the ranges of offsets in a request; raise if they can't be decoded."""
     try:
         return unpack_ranges(data)
     except ValueError:
-        raise PreconditionFailed("the ranges of offsets make no sense") from None
+        raise PreconditionFailed("the ranges of offsets can't be decoded") from None
 
 
 def _place(extent: Extent, offset: int) -> actions.Place:
     return actions.Place(extent.stream, extent.log_id, offset, extent.decided, extent.gone_below)
 
 
-def _stretch(found: stream_queries.Stretch) -> actions.Stretch:
-    extent = found.extent
+def _stretch(stretch: stream_queries.Stretch) -> actions.Stretch:
+    extent = stretch.extent
     return actions.Stretch(
-        extent.stream, extent.log_id, found.start, found.stop, extent.decided, extent.gone_below
+        extent.stream, extent.log_id, stretch.start, stretch.stop, extent.decided, extent.gone_below
     )
 
 
-def _part(found: stream_queries.Part) -> actions.Part:
-    extent, ranges = found.extent, found.ranges
+def _part(part: stream_queries.Part) -> actions.Part:
+    extent, ranges = part.extent, part.ranges
     return actions.Part(
-        extent.stream, found.number, extent.log_id, pack_ranges(ranges), total(ranges), extent.gone_below
+        extent.stream, part.number, extent.log_id, pack_ranges(ranges), total(ranges), extent.gone_below
     )

@@ -1,1 +1,1 @@
-"""The broker over HTTP. `app.create_app` makes the application; who listens for it is the server's affair."""
+"""The HTTP API of the broker: `app.create_app` makes the application; `leveret.server` serves it."""

@@ -1,18 +1,19 @@
-"""The HTTP API as an ASGI application over a broker: which paths there are, and how they are called.
+"""The HTTP API as an ASGI application over a broker: its routes, and how handlers are called.
 
     app = create_app(broker, changed=turns.begin)
 
-Owns the table of routes; each resource has a file of its own. It runs on the event loop that owns the broker,
-and the rule is that handlers are plain functions, called there and never in a thread: between its first and
-its last line a handler sees one state of the broker, and it must be short (`replies.reply_list` is for what
-may be long). One that changes a group, a topic or a user gets the body of the request, and is answered when
-what it did is on disk. Everything but `/health` asks who is there.
+Owns the table of routes; each resource has a file of its own. The rule: handlers are plain functions called
+on the event loop that owns the broker, never in a thread. So a handler sees one state of the broker, and must
+be short (`json_replies.reply_list` makes long answers). A handler that changes a group, a topic or a user
+gets the body of the request, and its answer is sent when the change is on disk. Only `/health` needs no
+login.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from inspect import isawaitable
 from typing import TypeAlias
 
@@ -29,9 +30,10 @@ from leveret.fronts.http.auth import log_in
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
-from leveret.fronts.http.health import Health
-from leveret.fronts.http.overview import Overview
+from leveret.fronts.http.health import show_health
+from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.path_segments import RawPaths
+from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
 from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topics import Topics
@@ -44,8 +46,7 @@ Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
 def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
-    """`changed` is called before a handler changes something, as before bytes of a client are fed."""
-    health, overview = Health(broker), Overview(broker)
+    """Return the application. `changed` is called before a handler changes the broker: it begins a turn."""
     durability = Durability(broker, changed=changed)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
@@ -61,17 +62,10 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
 
     one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
     one_group = "/api/groups/{vhost}/{group}"
-    moves: dict[str, Change] = {
-        "seek": groups.seek,
-        "skip": groups.skip,
-        "pause": groups.pause,
-        "resume": groups.resume,
-        "redrive": groups.redrive,
-    }
     return Starlette(
         routes=[
-            Route("/health", _public(health.show)),
-            Route("/api/overview", private(overview.show)),
+            Route("/health", _public(partial(show_health, broker))),
+            Route("/api/overview", private(partial(show_overview, broker))),
             Route("/api/queues", private(queues.show_all)),
             Route("/api/queues/{vhost}", private(queues.show_vhost)),
             Route(one_queue, private(queues.show)),
@@ -94,11 +88,14 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
                 PATCH=changing(groups.change),
                 DELETE=changing(groups.delete),
             ),
-            *(
-                Route(f"{one_group}/{move}", changing(handler), methods=["POST"])
-                for move, handler in moves.items()
-            ),
+            Route(f"{one_group}/seek", changing(groups.seek), methods=["POST"]),
+            Route(f"{one_group}/skip", changing(groups.skip), methods=["POST"]),
+            Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
+            Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
+            Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
             *_routes_of(Users(broker, changed=changed), private, changing),
+            *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
+            *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
         ],
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
@@ -128,11 +125,26 @@ def _routes_of(
     ]
 
 
+def _routes_of_policies(
+    policies: Policies, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route(policies.path, private(policies.show_all)),
+        Route(f"{policies.path}/{{vhost}}", private(policies.show_vhost)),
+        _by_method(
+            f"{policies.path}/{{vhost}}/{{name}}",
+            GET=private(policies.show),
+            PUT=changing(policies.put),
+            DELETE=changing(policies.delete),
+        ),
+    ]
+
+
 def _public(handle: Callable[[], Response]) -> Endpoint:
-    """A coroutine, since Starlette calls plain functions in threads."""
+    """Return an endpoint without login; a coroutine, because Starlette calls plain functions in threads."""
 
     async def endpoint(request: Request) -> Response:
-        with _told_as_problems():
+        with _errors_as_problems():
             return handle()
 
     return endpoint
@@ -140,22 +152,22 @@ def _public(handle: Callable[[], Response]) -> Endpoint:
 
 def _private(handler: Handler, login: Login) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        with _told_as_problems():
+        with _errors_as_problems():
             return handler(request, await login(request))
 
     return endpoint
 
 
 def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
-    """The body is read first, so that the handler finds all that it needs; its answer waits for the disk."""
+    """Return an endpoint that reads the body before the login, and answers when the change is on disk."""
 
     async def endpoint(request: Request) -> Response:
         body = await body_of(request)
-        with _told_as_problems():
+        with _errors_as_problems():
             user = await login(request)
             before = durability.last_change
-            answered = handler(request, user, body)
-            response = await answered if isawaitable(answered) else answered
+            result = handler(request, user, body)
+            response = await result if isawaitable(result) else result
         await durability.reached(since=before)
         return response
 
@@ -163,8 +175,8 @@ def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
 
 
 @contextmanager
-def _told_as_problems() -> Iterator[None]:
-    """Errors of the broker; a mistake of ours stays what it is."""
+def _errors_as_problems() -> Iterator[None]:
+    """Turn errors of the broker and the store into a `Problem`; other exceptions stay as they are."""
     try:
         yield
     except Exception as error:
@@ -175,7 +187,7 @@ def _told_as_problems() -> Iterator[None]:
 
 
 def _by_method(path: str, **endpoints: Endpoint) -> Route:
-    """One route for all methods of a path: a method that it does not have is answered with all it has."""
+    """Return one route for all methods of a path, so that a 405 lists all of them."""
 
     async def endpoint(request: Request) -> Response:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)

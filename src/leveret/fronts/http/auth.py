@@ -1,8 +1,8 @@
-"""Who asks, and what they may see: HTTP basic authentication with the broker's users.
+"""HTTP basic authentication with the broker's users, and what a user may see.
 
-Owns RabbitMQ's rules for its management API: a user needs one of four tags, permissions on a virtual host to
-look into it. Passwords, and that guest is let in from loopback only, are the broker's affair
-(`leveret.broker.access.logins`), and so are permissions (`leveret.broker.access.accounts`).
+Owns RabbitMQ's rules for its management API: a user needs one of four tags, and permissions on a virtual host
+to see it. Passwords and the loopback rule for guest are left to `leveret.broker.access.logins`, permissions
+to `leveret.broker.access.accounts`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
 
 _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
+_POLICYMAKERS = frozenset(("policymaker", ADMINISTRATOR))
 _MONITORS = frozenset(("monitoring", ADMINISTRATOR))
 
 
 async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None]) -> User:
-    """The user whose name and password came with the request.
+    """Return the user whose name and password the request has.
 
-    `changed` is called when the answer takes time: a turn must follow, in which the broker's timers are set.
+    `changed` is called when the password check takes time: the next turn sets the broker's timers.
     """
     name, password = credentials(request.headers.get("authorization", ""))
     answer: asyncio.Future[User | None] = asyncio.get_running_loop().create_future()
 
     def done(user: User | None) -> None:
-        if not answer.done():  # the request may have been given up
+        # A cancelled request has cancelled its future.
+        if not answer.done():
             answer.set_result(user)
 
     broker.logins.begin(name, password, origin=_origin(request), done=done)
@@ -49,7 +51,7 @@ async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None
 
 
 def credentials(header: str) -> tuple[str, bytes]:
-    """Name and password of an `Authorization` header.
+    """Return name and password of an `Authorization` header.
 
     >>> credentials("Basic Z3Vlc3Q6YTpi")
     ('guest', b'a:b')
@@ -67,7 +69,7 @@ def credentials(header: str) -> tuple[str, bytes]:
 
 
 def is_monitor(user: User) -> bool:
-    """Whether totals over all virtual hosts are its business."""
+    """Return whether the user may see totals over all virtual hosts."""
     return bool(user.tags & _MONITORS)
 
 
@@ -76,13 +78,18 @@ def check_administrator(user: User) -> None:
         raise NotAuthorised("Not administrator user")
 
 
+def check_policymaker(user: User) -> None:
+    if not user.tags & _POLICYMAKERS:
+        raise NotAuthorised("Not authorised to access policies")
+
+
 def visible(broker: Broker, user: User) -> list[str]:
-    """The virtual hosts that it may look into, in order."""
+    """Return the names of the virtual hosts that the user may see, in order."""
     return [name for name in vhost_names(broker) if name in user.permissions]
 
 
 def enter(broker: Broker, user: User, name: str) -> str:
-    """The name of a virtual host, if there is such a one and the user may look into it."""
+    """Return the name of a virtual host; raise if it is missing or the user may not see it."""
     if name not in vhost_names(broker):
         raise NotFound
     if name not in user.permissions:
@@ -91,7 +98,7 @@ def enter(broker: Broker, user: User, name: str) -> str:
 
 
 def _origin(request: Request) -> Origin:
-    """The system does not know the address of a peer that has reset the connection: that may be anybody."""
+    """Return the client's origin. A peer that has reset the connection has no address: it is not loopback."""
     if request.client is None:
         return Origin(loopback=False)
     address = request.client.host.split("%")[0]

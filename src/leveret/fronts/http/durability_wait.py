@@ -1,7 +1,7 @@
-"""Waiting until what a request has changed is on disk: messages, cursors and settings, and definitions.
+"""Waits until the changes of a request are on disk: messages, cursors, settings and definitions.
 
-Owns the wait, which is bounded: a disk that takes nothing is told as such, and what was changed holds in
-memory and is written when that works again. When a round is durable is the broker's to say.
+Owns the wait and its timeout. After the timeout the client gets an error, but the change stays in memory and
+is written when the disk works again. The broker decides when a commit round is durable.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ WAIT_S = 10.0
 
 
 class Durability:
-    """`await durability.reached()`: everything changed so far is on disk."""
+    """`await durability.reached()` returns when everything changed so far is on disk."""
 
     def __init__(self, broker: Broker, *, changed: Callable[[], None], wait_s: float = WAIT_S) -> None:
-        """`changed` brings about a turn of the broker, at the end of which it tells what is durable."""
+        """`changed` begins a turn of the broker, at whose end the broker announces what is durable."""
         self._broker = broker
         self._changed = changed
         self._wait_s = wait_s
@@ -30,23 +30,24 @@ class Durability:
         return self._broker.definitions.number
 
     async def reached(self, *, since: int | None = None) -> None:
-        """Return when it is on disk; 503 if a definition after the change `since` was refused."""
+        """Return when all changes are on disk; 503 if a definition after change `since` was refused."""
         definitions = self._broker.definitions
         last = definitions.number
         since = last if since is None else since
         self._changed()
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._told()
-                while definitions.committed < last:  # every commit of definitions is followed by a turn
+                await self._turn_ended()
+                # Every commit of definitions is followed by a turn.
+                while definitions.committed < last:
                     self._check_refusal(since, last)
-                    await self._told()
+                    await self._turn_ended()
                 self._check_refusal(since, last)
         except TimeoutError:
             raise Problem(
                 503,
                 "unavailable",
-                f"It holds, but could not be written within {self._wait_s:g} s: look at the broker's disk.",
+                f"After {self._wait_s:g} s the change is in memory, not on disk: check the broker's disk.",
             ) from None
 
     def _check_refusal(self, since: int, last: int) -> None:
@@ -54,8 +55,8 @@ class Durability:
         if refusal is not None:
             raise Problem(503, "unavailable", str(refusal))
 
-    async def _told(self) -> None:
-        """Until the end of the next turn at which all changes are in the store, or some were refused."""
+    async def _turn_ended(self) -> None:
+        """Wait for the end of the next turn at which all changes are in the store, or some were refused."""
         ended = asyncio.get_running_loop().create_future()
 
         def end() -> None:

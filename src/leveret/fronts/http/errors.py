@@ -1,14 +1,14 @@
-"""What a request can be refused for, and the one table from the broker's errors to HTTP.
+"""Errors of the HTTP API, and the table from the broker's errors to HTTP statuses.
 
-    HTTPException           (Starlette's) no such path, wrong method
+    HTTPException           (Starlette's) unknown path, wrong method
     └─ Problem              a status, a word, a sentence: `{"error": word, "reason": sentence}`
        ├─ NotAuthenticated  401, with the header that asks for a name and a password
-       ├─ NotAuthorised     401: known, but not allowed to do this
+       ├─ NotAuthorised     401: the user is known, but lacks a permission
        └─ NotFound          404
 
-Statuses and words are RabbitMQ's. `StorageError` belongs to a package that this one does not import: it is
-known by what it carries (`Trouble`). Anything else is a mistake of ours: the client learns that there was
-one, the log learns which.
+Statuses and words are RabbitMQ's. This package may not import the store, so `StorageError` is recognised by
+its attributes (`StorageFailure`). Any other exception is a bug of the broker: the client gets a 500, and the
+log the traceback.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ REALM = "Leveret"
 
 
 @runtime_checkable
-class Trouble(Protocol):
-    """The store's `StorageError`: the disk does not let it."""
+class StorageFailure(Protocol):
+    """The attributes of the store's `StorageError`."""
 
     message: str
     hint: str
@@ -79,7 +79,7 @@ class NotFound(Problem):
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return what to tell the client of an error of the broker; None if it is not one.
+    """Return the `Problem` for an error of the broker or the store; None for other exceptions.
 
     >>> problem_of(Locked("queue 'q' is locked")).status_code
     400
@@ -87,13 +87,13 @@ def problem_of(error: Exception) -> Problem | None:
     if isinstance(error, BrokerError):
         status, word = next(STATUSES[base] for base in type(error).__mro__ if base in STATUSES)
         return Problem(status, word, error.sentence)
-    if isinstance(error, Trouble):
+    if isinstance(error, StorageFailure):
         return Problem(503, "unavailable", str(error))
     return None
 
 
 async def answer(request: Request, error: Exception) -> Response:
-    """The one place where an error becomes a response."""
+    """Return the response for an error. All error responses are made in this function."""
     if isinstance(error, Problem):
         return reply({"error": error.word, "reason": text(error.detail)}, error.status_code, error.headers)
     if isinstance(error, HTTPException) and error.status_code != 404:

@@ -1,10 +1,10 @@
-"""Where a group starts or is sent, as requests say it.
+"""Positions in requests: where a group starts, and where it seeks to.
 
-    "first" | "last" | 1200 | "2026-11-15T09:00:00Z" | "1h"        where a new group starts
-    {"to": "last"} | {"offset": 1200} | {"time": 1789462800}       where one is sent
+    "first" | "last" | 1200 | "2026-11-15T09:00:00Z" | "1h"        start of a new group
+    {"to": "last"} | {"offset": 1200} | {"time": 1789462800}       target of a seek
 
-A point in time is ISO 8601 (in UTC unless it says otherwise), seconds since 1970, or how long ago. What a
-position means in a stream is `broker.streams.positions`'.
+A time is ISO 8601 (UTC by default), seconds since 1970, or a duration before now. The meaning of a position
+in a stream is left to `broker.streams.positions`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _WORDS = ("first", "last")
 
 
 def start_of(value: Any) -> Position:
-    """Of a new group."""
+    """Return the start position of a new group."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return Position("offset", value)
     if isinstance(value, str):
-        found = Position(value) if value in _WORDS else _time_of(value)
-        if found is not None:
-            return found
+        position = Position(value) if value in _WORDS else _time_of(value)
+        if position is not None:
+            return position
     raise BadRequest(
         f"start is {json.dumps(value)}; it must be first, last, an offset, a time like "
         "2026-11-15T09:00:00Z, or how long ago, like 1h."
     )
 
 
-def place_of(body: Body) -> Position:
-    """Where a seek goes: one of three fields says it."""
+def target_of(body: Body) -> Position:
+    """Return the target of a seek, from exactly one of three fields."""
     given = [name for name in ("to", "offset", "time") if name in body]
     if len(given) != 1:
-        raise BadRequest("Say where to with one of to, offset and time.")
+        raise BadRequest("Give exactly one of the fields to, offset and time.")
     if given == ["offset"]:
         return Position("offset", required_number_in(body, "offset"))
     value = body[given[0]]
@@ -46,13 +46,13 @@ def place_of(body: Body) -> Position:
         if value not in _WORDS:
             raise BadRequest(f"to is {json.dumps(value)}; it must be first or last.")
         return Position(value)
-    found = _time_of(value)
-    if found is None:
+    position = _time_of(value)
+    if position is None:
         raise BadRequest(
             f"time is {json.dumps(value)}; it must be like 2026-11-15T09:00:00Z, a number of seconds since "
             "1970, or how long ago, like 1h."
         )
-    return found
+    return position
 
 
 def _time_of(value: Any) -> Position | None:

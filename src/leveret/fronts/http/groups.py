@@ -1,17 +1,17 @@
-"""`/api/groups`: looking at consumer groups, and moving them by hand.
+"""`/api/groups`: show consumer groups, change them, and move their positions.
 
-    GET    /api/groups[/{vhost}]        all that the user may see, a line each
-    GET    /api/groups/{vhost}/{group}  those of a name, with members and partitions; ?limit=20 ?cells=64
-    PUT    /api/groups/{vhost}/{group}  makes one: {"subject": "orders", "start": "first", settings …}
-    PATCH  /api/groups/{vhost}/{group}  changes settings, at once: {"max_span": 500}
-    DELETE /api/groups/{vhost}/{group}  deletes it with its progress
+    GET    /api/groups[/{vhost}]        all groups that the user may see, an object each
+    GET    /api/groups/{vhost}/{group}  groups of a name with members and partitions; ?limit=20 ?cells=64
+    PUT    /api/groups/{vhost}/{group}  makes a group: {"subject": "orders", "start": "first", settings …}
+    PATCH  /api/groups/{vhost}/{group}  changes settings at once: {"max_span": 500}
+    DELETE /api/groups/{vhost}/{group}  deletes the group with its progress
     POST   …/seek                       {"to": "first"} | {"offset": 7, "partition": …} | {"time": …}
     POST   …/skip                       {"partition": "orders-0", "offset": 7, "reason": "…"}
     POST   …/pause, …/resume
-    POST   …/redrive                    {"limit": 100}: dead letters are delivered once more
+    POST   …/redrive                    {"limit": 100}: delivers dead letters once more
 
-The figures are `broker.views.groups`', rules and rights `broker.operations.groups`'. A name may read several
-subjects: `?subject=` says which one is meant.
+Figures come from `broker.views.groups`; rules and permissions from `broker.operations.groups`. Groups of one
+name may read several subjects: `?subject=` chooses one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from leveret.broker.operations import groups as operations
 from leveret.broker.operations.groups import Target
 from leveret.broker.views.groups import CELLS_MAX, LIMIT, LIMIT_MAX, each_group, groups_named, one_group
 from leveret.fronts.http.auth import enter, visible
-from leveret.fronts.http.group_positions import place_of, start_of
+from leveret.fronts.http.group_positions import start_of, target_of
 from leveret.fronts.http.json_replies import jsonable, reply, reply_list, reply_nested, text
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.request_bodies import (
@@ -47,12 +47,12 @@ class Groups:
     def __init__(
         self, broker: Broker, *, changed: Callable[[], None], durable: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` is called before something is changed; `durable` waits until it is on disk."""
+        """`changed` is called before each change and begins a turn; `durable` waits until it is on disk."""
         self._broker = broker
         self._changed = changed
         self._durable = durable
 
-    # looking
+    # showing
 
     def show_all(self, request: Request, user: User) -> Response:
         return reply_list(map(jsonable, each_group(self._broker, visible(self._broker, user))))
@@ -63,28 +63,28 @@ class Groups:
 
     def show(self, request: Request, user: User) -> Response:
         target = self._target(request, user)
-        found = groups_named(
+        groups = groups_named(
             self._broker,
             target.vhost,
             target.name,
             subject=target.subject,
-            limit=_asked(request, "limit", LIMIT, most=LIMIT_MAX),
-            cells=_asked(request, "cells", 0, most=CELLS_MAX),
+            limit=_query_number(request, "limit", LIMIT, most=LIMIT_MAX),
+            cells=_query_number(request, "cells", 0, most=CELLS_MAX),
         )
         return reply_nested(
-            (cast(dict[str, object], jsonable(each.group)), "partitions", map(jsonable, each.partitions))
-            for each in found
+            (cast(dict[str, object], jsonable(group.group)), "partitions", map(jsonable, group.partitions))
+            for group in groups
         )
 
     # making, changing, deleting
 
     def put(self, request: Request, user: User, body: Body) -> Response:
-        """201 for a new one; one that is there gets the settings, and stays where it is."""
+        """Make a group (201), or change the settings of an existing one, whose positions stay (200)."""
         target = self._target(request, user)
         check_fields(body, ("subject", "start", *_SETTINGS))
         subject = text_in(body, "subject")
         if subject is None:
-            raise BadRequest("subject is missing: the stream or topic that the group reads.")
+            raise BadRequest("subject is missing; it must name the stream or topic that the group reads.")
         wanted = {field: body[field] for field in _SETTINGS if field in body}
         start = start_of(body.get("start", "first"))
         is_new = operations.put(
@@ -114,12 +114,12 @@ class Groups:
         operations.delete(self._broker, self._target(request, user), begin=self._changed)
         return Response(status_code=204)
 
-    # moving
+    # positions
 
     def seek(self, request: Request, user: User, body: Body) -> Response:
         target = self._target_to_move(request, user)
         check_fields(body, ("to", "offset", "time", "partition", "reason"))
-        to, partition, why = place_of(body), text_in(body, "partition"), text_in(body, "reason") or ""
+        to, partition, why = target_of(body), text_in(body, "partition"), text_in(body, "reason") or ""
         moved = operations.seek(self._broker, target, to, partition=partition, why=why, begin=self._changed)
         return reply({"partitions": {text(name): offset for name, offset in moved.items()}})
 
@@ -134,7 +134,7 @@ class Groups:
         return reply({"partition": text(name), "offset": offset, "watermark": watermark})
 
     async def redrive(self, request: Request, user: User, body: Body) -> Response:
-        """Piece by piece: a letter goes when its message is deliverable, durably."""
+        """Redrive in batches: a dead letter is deleted when its message is durably ready again."""
         target = self._target_to_move(request, user)
         check_fields(body, ("limit",))
         redrive = operations.redrive(self._broker, target, limit=number_in(body, "limit"))
@@ -150,14 +150,14 @@ class Groups:
         return Target(user, vhost, segment(request, "group"), request.query_params.get("subject"))
 
     def _target_to_move(self, request: Request, user: User) -> Target:
-        """One that is there and that the user may operate: this is said before mistakes in the body."""
+        """Return an existing group that the user may operate; raise before the body is checked."""
         target = self._target(request, user)
         operations.check(self._broker, target)
         return target
 
 
-def _asked(request: Request, name: str, default: int, *, most: int) -> int:
-    """A number in the query, which is cut to what is shown at most."""
+def _query_number(request: Request, name: str, default: int, *, most: int) -> int:
+    """Return a number of the query string, limited to 0..`most`."""
     value: Any = request.query_params.get(name, default)
     try:
         return max(0, min(int(value), most))

@@ -1,8 +1,8 @@
-"""JSON as this API writes it: every answer goes out through `reply`, or `reply_list` where there may be many.
+"""JSON of the API: `reply` makes an answer, `reply_list` one with many items.
 
-Owns the form of what is sent, also where AMQP allows more than JSON does: a name or an argument may hold any
-bytes, a table may nest as deep as a frame is long. The rules: whatever a client has declared, looking at it
-is answered with valid JSON; and however much there is, the broker goes on meanwhile.
+Owns the JSON form of values for which AMQP allows more than JSON: names and arguments of any bytes, tables
+nested as deep as a frame is long. The rules: every answer is valid JSON, whatever clients have declared; and
+a long list is sent in pieces, between which the broker serves others.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from itertools import islice
 from starlette.responses import Response, StreamingResponse
 
 DEPTH_MAX = 64
-"""Tables nested deeper are cut: the JSON encoder, and those who read it, recurse."""
+"""Deeper tables are cut, because JSON encoders and decoders recurse."""
 PIECE = 64
-"""Items made in one go: a queue takes 25 µs, so that others wait less than 2 ms."""
+"""Items made without a pause: a queue takes 25 µs, so others wait less than 2 ms."""
 _JSON = "application/json"
 _FRESH = {"cache-control": "no-cache"}
 
 
 def reply(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """`reply({"status": "ok"})`."""
+    """Return a JSON response. Example: `reply({"status": "ok"})`."""
     return Response(encoded(content), status, {**_FRESH, **(headers or {})}, media_type=_JSON)
 
 
 def reply_list(items: Iterable[object]) -> Response:
-    """A list whose items are made piece by piece, while the client takes them; the loop runs in between."""
+    """Return a JSON list sent in pieces while the client reads; the event loop runs between two pieces."""
     return reply_rows(map(encoded, items), at_once=PIECE)
 
 
 def reply_rows(rows: Iterable[str], *, at_once: int) -> Response:
-    """The same of items that are JSON already, so many in one go."""
+    """Return a JSON list of items that are JSON text already, `at_once` items per piece."""
     return StreamingResponse(_pieces(rows, at_once), headers=_FRESH, media_type=_JSON)
 
 
 def reply_nested(objects: Iterable[tuple[Mapping[str, object], str, Iterable[object]]]) -> Response:
-    """A list of objects, each with a field of many items that are made one by one: (object, field, items)."""
+    """Return a JSON list of objects with a field of many items each: (object, field, items)."""
     return StreamingResponse(_nested(objects), headers=_FRESH, media_type=_JSON)
 
 
 async def _pieces(rows: Iterable[str], at_once: int) -> AsyncIterator[str]:
     before = "["
-    left = iter(rows)
-    while piece := list(islice(left, at_once)):
+    rows_left = iter(rows)
+    while piece := list(islice(rows_left, at_once)):
         yield before + ",".join(piece)
         before = ","
         await asyncio.sleep(0)
@@ -58,8 +58,8 @@ async def _nested(
     objects: Iterable[tuple[Mapping[str, object], str, Iterable[object]]],
 ) -> AsyncIterator[str]:
     before = "["
-    for each, name, items in objects:
-        yield f"{before}{encoded(each).removesuffix('}')}{',' if each else ''}{encoded(name)}:"
+    for fields, name, items in objects:
+        yield f"{before}{encoded(fields).removesuffix('}')}{',' if fields else ''}{encoded(name)}:"
         async for piece in _pieces(map(encoded, items), at_once=1):
             yield piece
         yield "}"
@@ -68,12 +68,12 @@ async def _nested(
 
 
 def encoded(content: object) -> str:
-    """In ASCII: what is left of undecodable names becomes escapes, and encoding can't fail."""
+    """Return JSON in ASCII, so that names that are not UTF-8 can't make the encoding fail."""
     return json.dumps(content, separators=(",", ":"))
 
 
 def text(name: str) -> str:
-    """A name, readable; in RabbitMQ's words if it is not UTF-8.
+    """Return a name as text; if it is not UTF-8, in base64 with RabbitMQ's words.
 
     >>> text("orders"), text("\\udcff")
     ('orders', 'Not UTF-8, base64 is: /w==')
@@ -84,7 +84,7 @@ def text(name: str) -> str:
 
 
 def jsonable(value: object, depth: int = 0) -> object:
-    """A value of a field table as JSON can say it.
+    """Return a field table's value in types that JSON has.
 
     >>> jsonable({"x-max-length": 5, "price": Decimal("0.5"), "raw": b"\\xff"})
     {'x-max-length': 5, 'price': 0.5, 'raw': 'Not UTF-8, base64 is: /w=='}
@@ -101,10 +101,10 @@ def jsonable(value: object, depth: int = 0) -> object:
         case _ if depth >= DEPTH_MAX:
             return f"nested more than {DEPTH_MAX} deep"
         case Mapping():
-            return {text(key): jsonable(each, depth + 1) for key, each in value.items()}
+            return {text(key): jsonable(item, depth + 1) for key, item in value.items()}
         case list():
-            return [jsonable(each, depth + 1) for each in value]
-    raise TypeError(f"{type(value).__name__} is no value of a field table")
+            return [jsonable(item, depth + 1) for item in value]
+    raise TypeError(f"{type(value).__name__} is not a type of field tables")
 
 
 def _decoded(data: bytes) -> str:

@@ -1,7 +1,7 @@
-"""`GET /api/overview`: what the broker is, and how much of everything it has.
+"""`GET /api/overview`: version and totals of the broker.
 
-Names of fields are RabbitMQ's. Who may monitor sees the whole broker, others the virtual hosts and the
-connections that are theirs. Rates are not counted here: `rates_mode` says so, as RabbitMQ does.
+Names of fields are RabbitMQ's. Users who may monitor see the whole broker, others only their virtual hosts
+and their connections. No rates are counted: `rates_mode` is "none", as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -21,36 +21,32 @@ from leveret.fronts.http.auth import is_monitor, visible
 from leveret.fronts.http.json_replies import reply, text
 
 
-class Overview:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def show(self, request: Request, user: User) -> Response:
-        broker, sees_all = self._broker, is_monitor(user)
-        vhosts = vhost_names(broker) if sees_all else visible(broker, user)
-        found = overview(broker, vhosts, user=None if sees_all else user.name)
-        content: dict[str, object] = {
-            "management_version": RABBITMQ_VERSION,
-            "rates_mode": "none",
-            "exchange_types": [{"name": name, "enabled": True} for name in found.exchange_types],
-            "product_name": NAME,
-            "product_version": __version__,
-            "rabbitmq_version": RABBITMQ_VERSION,
-            "cluster_name": text(found.name),
-        }
-        if sees_all:
-            happened = totals(broker)
-            content["message_stats"] = {"publish": happened.counters.published}
-            content["nacked"] = {text(why): count for why, count in happened.refused.items()}
-            content["dead"] = happened.deaths
-            content["damaged"] = happened.damaged
-        objects = {"channels": found.channels, "connections": found.connections}
-        return reply(content | _totals(found.vhosts, objects))
+def show_overview(broker: Broker, request: Request, user: User) -> Response:
+    sees_all = is_monitor(user)
+    vhosts = vhost_names(broker) if sees_all else visible(broker, user)
+    view = overview(broker, vhosts, user=None if sees_all else user.name)
+    content: dict[str, object] = {
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": "none",
+        "exchange_types": [{"name": name, "enabled": True} for name in view.exchange_types],
+        "product_name": NAME,
+        "product_version": __version__,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "cluster_name": text(view.name),
+    }
+    if sees_all:
+        sums = totals(broker)
+        content["message_stats"] = {"publish": sums.counters.published}
+        content["nacked"] = {text(reason): count for reason, count in sums.refused.items()}
+        content["dead"] = sums.deaths
+        content["damaged"] = sums.damaged
+    objects = {"channels": view.channels, "connections": view.connections}
+    return reply(content | _totals(view.vhosts, objects))
 
 
 def _totals(vhosts: Sequence[VhostView], objects: dict[str, int]) -> dict[str, object]:
-    ready, unacked = sum(each.ready for each in vhosts), sum(each.unacked for each in vhosts)
-    delayed = sum(each.delayed for each in vhosts)
+    ready, unacked = sum(vhost.ready for vhost in vhosts), sum(vhost.unacked for vhost in vhosts)
+    delayed = sum(vhost.delayed for vhost in vhosts)
     return {
         "queue_totals": {
             "messages": ready + unacked + delayed,
@@ -60,8 +56,8 @@ def _totals(vhosts: Sequence[VhostView], objects: dict[str, int]) -> dict[str, o
         },
         "object_totals": {
             **objects,
-            "consumers": sum(each.consumers for each in vhosts),
-            "exchanges": sum(each.exchanges for each in vhosts),
-            "queues": sum(each.queues for each in vhosts),
+            "consumers": sum(vhost.consumers for vhost in vhosts),
+            "exchanges": sum(vhost.exchanges for vhost in vhosts),
+            "queues": sum(vhost.queues for vhost in vhosts),
         },
     }

@@ -1,8 +1,8 @@
-"""Paths whose segments may hold anything: the virtual host `/` is written `%2F`.
+"""Paths whose segments may hold any characters: the virtual host `/` is written `%2F`.
 
-An ASGI server decodes a path before it is split, and `/api/queues/%2F/a` then has one segment too many. So
-routes are matched on the path as it was sent, and `segment` decodes what a route has found. A slash at the
-end makes no difference, as in RabbitMQ.
+An ASGI server decodes a path before it is split, so `/api/queues/%2F/a` would have one segment too many. So
+routes match the undecoded path, and `segment` decodes one segment. A slash at the end is ignored, as in
+RabbitMQ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RawPaths:
-    """`RawPaths(app)` is the same application, routed by the path as it was sent."""
+    """`RawPaths(app)` is an application that routes by the undecoded path."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -28,5 +28,5 @@ class RawPaths:
 
 
 def segment(request: Request, name: str) -> str:
-    """A part of the path, decoded as names are: any bytes are a name."""
+    """Return a decoded segment of the path. Bytes that are not UTF-8 are escaped, as in all names."""
     return unquote(request.path_params[name], errors="surrogateescape")

@@ -1,18 +1,20 @@
-"""`/api/queues`: looking at queues and purging them.
+"""`/api/queues`: show queues, purge them, release queries.
 
-    GET    /api/queues                         all that the user may see
-    GET    /api/queues/{vhost}                 those of a virtual host
-    GET    /api/queues/{vhost}/{name}          one
-    DELETE /api/queues/{vhost}/{name}/contents drops what is not with consumers
+    GET    /api/queues                         all queues that the user may see
+    GET    /api/queues/{vhost}                 queues of a virtual host
+    GET    /api/queues/{vhost}/{name}          one queue
+    DELETE /api/queues/{vhost}/{name}/contents deletes all messages that are not in flight
     DELETE /api/queues/{vhost}/{name}/queries/{query}
-                                               ends a query of Spark's: what it holds goes back
+                                               ends a Spark query, and requeues its leased messages
 
-Fields have RabbitMQ's names and meaning, but `messages` also counts what is delayed. Ours are `delayed`,
-`returned` (messages that came back at least once), `low` and `span` (the cursor's lowest unsettled offset,
-and how far what was handed out reaches above it), and `queries`: what Spark's queries hold of it (`messages`
-in `leases`), up to which lease they have acked (`settled`), and when they were last heard of (`seen`). Of a
-stream `messages` are those that can be read, from `first_offset` to `last_offset`; its consumers are those
-that read it by themselves and the members of its `groups`.
+Fields have RabbitMQ's names and meaning, but `messages` includes delayed messages. Fields of our own:
+
+    delayed     messages that wait for their delay returned    messages returned at least once low, span   the
+    cursor's lowest unsettled offset; how far delivered offsets reach above it queries     Spark queries:
+    leased `messages` in `leases`, last acked lease (`settled`), last request (`seen`)
+
+For a stream, `messages` are the readable ones, from `first_offset` to `last_offset`. Its consumers are those
+that read it without a group, and the members of its `groups`.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.queue_rows import QueueRows, describe
 
 PLAIN_ROWS = 256
-"""In a piece: 2 ms of work. Between two pieces all others have a turn, which may take longer."""
+"""Rows of a piece: 2 ms of work. Between two pieces the other clients have a turn."""
 
 
 class Queues:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
-        """`changed` is called before something is changed: the broker's turn must follow."""
+        """`changed` is called before each change: it begins a turn of the broker."""
         self._broker = broker
         self._changed = changed
         self._rows = QueueRows()

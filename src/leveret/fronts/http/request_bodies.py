@@ -1,7 +1,7 @@
-"""What a request brings along: a JSON object, and what of it is wanted.
+"""Bodies of requests: reads the JSON object, and checks names and types of its fields.
 
-Owns reading the body, which must be there before a handler runs, and the sentences for what is no object, for
-fields that nobody knows and for values of the wrong kind. What the values mean is left to the broker.
+Owns the error sentences for a body that is not an object, for unknown fields and for wrong types. The meaning
+of values is left to the broker. The rule: the body is read before a handler runs.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ BYTES_MAX = 64 << 10
 
 
 class BadRequest(Problem):
-    """`BadRequest("the name is too long")`: 400, and nothing was changed."""
+    """A 400; nothing was changed. Example: `BadRequest("the name is too long")`."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(400, "bad_request", sentence)
 
 
 async def body_of(request: Request) -> Body:
-    """The object that came with the request; an empty one if nothing did."""
+    """Return the object in the request's body; an empty one if the body is empty."""
     data = bytearray()
     try:
         async for piece in request.stream():
             data += piece
             if len(data) > BYTES_MAX:
-                raise Problem(413, "content_too_large", f"A body has at most {BYTES_MAX} bytes.")
-    except ClientDisconnect:  # nobody is there to read the answer
-        raise BadRequest("The body is not whole.") from None
+                raise Problem(413, "content_too_large", f"The body is larger than {BYTES_MAX} bytes.")
+    except ClientDisconnect:
+        # The client is gone and does not read this answer.
+        raise BadRequest("The body is incomplete.") from None
     if not data.strip():
         return {}
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError):
-        raise BadRequest("The body is no JSON.") from None
-    if not isinstance(found, dict):
+        raise BadRequest("The body is not valid JSON.") from None
+    if not isinstance(content, dict):
         raise BadRequest("The body must be a JSON object.")
-    return found
+    return content
 
 
 def check_fields(body: Body, known: Collection[str]) -> None:
-    """Raises for a field that means nothing here: a slip of the pen must not get lost."""
+    """Raise for an unknown field, so that a typing error is not ignored."""
     for name in body:
         if name not in known:
             fields = ", ".join(known) or "none"
-            raise BadRequest(f"There is no field '{name}' here; there are: {fields}.")
+            raise BadRequest(f"Field '{name}' is unknown; known fields: {fields}.")
 
 
 def text_in(body: Body, name: str) -> str | None:
-    """A field that must be text, where it is given."""
+    """Return a string field, or None if it is missing or null."""
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise BadRequest(f"{name} is {json.dumps(value)}; it must be text.")
+        raise BadRequest(f"{name} is {json.dumps(value)}; it must be a string.")
     return value
 
 
 def number_in(body: Body, name: str) -> int | None:
-    """A field that must be a whole number, where it is given."""
+    """Return an integer field, or None if it is missing or null."""
     value = body.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise BadRequest(f"{name} is {json.dumps(value)}; it must be a whole number.")

@@ -1,12 +1,12 @@
-"""`/api/topics`: exchanges that spread messages over streams, each with its streams as one thing.
+"""`/api/topics`: topics, which are exchanges that spread messages over partitions (streams).
 
-    GET    /api/topics[/{vhost}]        all that the user may see, a line each
-    GET    /api/topics/{vhost}/{name}   one, with its partitions and the groups that read it
-    PUT    /api/topics/{vhost}/{name}   makes one, or more partitions of it:
+    GET    /api/topics[/{vhost}]        all topics that the user may see, an object each
+    GET    /api/topics/{vhost}/{name}   one topic, with its partitions and the groups that read it
+    PUT    /api/topics/{vhost}/{name}   makes a topic, or adds partitions to it:
                                         {"partitions": 8, "max_age": "7D", "max_bytes": 1000000000}
-    DELETE /api/topics/{vhost}/{name}   with all that is in it; groups that read it must be gone
+    DELETE /api/topics/{vhost}/{name}   deletes the topic with its messages; no group may read it
 
-What can't be done with a topic, and which rights it needs, is `broker.operations.topics`' to say.
+Rules and permissions are left to `broker.operations.topics`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from leveret.fronts.http.request_bodies import Body, check_fields, number_in, te
 
 class Topics:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
-        """`changed` is called before something is changed: the broker's turn must follow."""
         self._broker = broker
         self._changed = changed
 
@@ -50,7 +49,7 @@ class Topics:
         return reply(_whole(topic), status)
 
     def put(self, request: Request, user: User, body: Body) -> Response:
-        """201 for a new one; one that is there keeps what is not given, and may grow."""
+        """Make a topic (201), or change an existing one (200): missing fields keep their values."""
         vhost = enter(self._broker, user, segment(request, "vhost"))
         check_fields(body, ("partitions", "max_age", "max_bytes"))
         name, is_new = operations.put(

@@ -1,17 +1,17 @@
-"""`/api/users` and `/api/permissions`: who there is, and what they may do. For administrators.
+"""`/api/users` and `/api/permissions`: users and their permissions. For administrators.
 
-    GET    /api/whoami                       who asks; for everybody
-    GET    /api/users                        all
-    GET    /api/users/{name}                 one
-    PUT    /api/users/{name}                 makes or changes one: {"password": "…", "tags": "monitoring"}
-    DELETE /api/users/{name}                 with its permissions; its connections are closed
-    GET    /api/permissions[/{vhost}]        what users may do
-    GET    /api/permissions/{vhost}/{name}   what one may do
+    GET    /api/whoami                       the user of this request; for all users
+    GET    /api/users                        all users
+    GET    /api/users/{name}                 one user
+    PUT    /api/users/{name}                 makes or changes a user: {"password": "…", "tags": "monitoring"}
+    DELETE /api/users/{name}                 deletes a user and its permissions, and closes its connections
+    GET    /api/permissions[/{vhost}]        permissions of all users
+    GET    /api/permissions/{vhost}/{name}   permissions of one user
     PUT    /api/permissions/{vhost}/{name}   {"configure": "", "write": "^results$", "read": "^orders$"}
-    DELETE /api/permissions/{vhost}/{name}   may not even connect there
+    DELETE /api/permissions/{vhost}/{name}   the user may not even connect to the virtual host
 
-Paths, fields and statuses are RabbitMQ's; hashes of passwords are neither shown nor taken. What can't be is
-`broker.administration`'s to say.
+Paths, fields and statuses are RabbitMQ's; password hashes are neither shown nor accepted. Rules are left to
+`broker.access.administration`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.request_bodies import BadRequest, Body, check_fields, text_in
 
-_RIGHTS: Final = ("configure", "write", "read")
+_PERMISSIONS: Final = ("configure", "write", "read")
 
 
 class Users:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
-        """`changed` is called before something is changed: the broker's turn must follow."""
         self._broker = broker
         self._changed = changed
 
@@ -59,12 +58,12 @@ class Users:
 
     def show(self, request: Request, user: User) -> Response:
         check_administrator(user)
-        found = one_user(self._broker, self._user(request))
-        assert found is not None
-        return reply(_described(found))
+        view = one_user(self._broker, self._user(request))
+        assert view is not None
+        return reply(_described(view))
 
     async def put(self, request: Request, user: User, body: Body) -> Response:
-        """201 for a new one, 204 for one that was there."""
+        """Make a user (201), or change an existing one (204)."""
         check_administrator(user)
         check_fields(body, ("password", "tags"))
         name, password, tags = segment(request, "name"), text_in(body, "password"), _tags_in(body)
@@ -78,7 +77,8 @@ class Users:
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
         def done(hashed: str | None) -> None:
-            if not answer.done():  # the request may have been given up
+            # A cancelled request has cancelled its future.
+            if not answer.done():
                 answer.set_result(hashed)
 
         self._broker.logins.hash_password(password.encode("utf-8", "surrogatepass"), done)
@@ -103,29 +103,30 @@ class Users:
     def show_permissions_in(self, request: Request, user: User) -> Response:
         check_administrator(user)
         vhost = self._vhost(request)
-        return reply_list(_permission(each) for each in each_permission(self._broker) if each.vhost == vhost)
+        views = (view for view in each_permission(self._broker) if view.vhost == vhost)
+        return reply_list(map(_permission, views))
 
     def show_permission(self, request: Request, user: User) -> Response:
         check_administrator(user)
         name, vhost = self._user(request), self._vhost(request)
-        found = one_permission(self._broker, vhost, name)
-        if found is None:
+        view = one_permission(self._broker, vhost, name)
+        if view is None:
             raise NotFound
-        return reply(_permission(found))
+        return reply(_permission(view))
 
     def permit(self, request: Request, user: User, body: Body) -> Response:
-        """201 where the user had none, 204 where these take the place of others."""
+        """Give a user permissions (201), or replace the ones it has (204)."""
         check_administrator(user)
         vhost, name = self._vhost(request), self._user(request)
-        check_fields(body, _RIGHTS)
-        rights = {}
-        for each in _RIGHTS:
-            pattern = text_in(body, each)
+        check_fields(body, _PERMISSIONS)
+        patterns = {}
+        for kind in _PERMISSIONS:
+            pattern = text_in(body, kind)
             if pattern is None:
-                raise BadRequest(f"{each} is missing: a regular expression, '' for nothing, '.*' for all.")
-            rights[each] = pattern
+                raise BadRequest(f"{kind} is missing: a regular expression, '' for nothing, '.*' for all.")
+            patterns[kind] = pattern
         self._changed()
-        is_new = administration.permit(self._broker, vhost, name, **rights)
+        is_new = administration.permit(self._broker, vhost, name, **patterns)
         return Response(status_code=201 if is_new else 204)
 
     def forbid(self, request: Request, user: User, body: Body) -> Response:
@@ -136,7 +137,7 @@ class Users:
         return Response(status_code=204)
 
     def _user(self, request: Request) -> str:
-        """The name of a user that is there."""
+        """Return the name of an existing user; raise if there is none."""
         return administration.find_user(self._broker, segment(request, "name")).name
 
     def _vhost(self, request: Request) -> str:
@@ -151,14 +152,14 @@ def _described(user: UserView) -> dict[str, object]:
 
 
 def _permission(permission: PermissionView) -> dict[str, object]:
-    found = {each: text(getattr(permission, each)) for each in _RIGHTS}
-    return {"user": text(permission.user), "vhost": text(permission.vhost), **found}
+    patterns = {kind: text(getattr(permission, kind)) for kind in _PERMISSIONS}
+    return {"user": text(permission.user), "vhost": text(permission.vhost), **patterns}
 
 
 def _tags_in(body: Body) -> list[str]:
-    """As RabbitMQ takes them: a list, or a text with commas between."""
+    """Return the tags, given as a list or as a string with commas, as RabbitMQ accepts them."""
     given: Any = body.get("tags", "")
     tags = given.split(",") if isinstance(given, str) else given
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise BadRequest("tags is a list of texts, or one with commas between them.")
+        raise BadRequest("tags must be a list of strings, or a string with commas between tags.")
     return [tag.strip() for tag in tags if tag.strip()]

@@ -2,8 +2,8 @@
 
     leveret pipeline run orders.toml
 
-or from Python, where steps can be functions: `Pipeline.from_toml("orders.toml").run()`. `declaration` is
-what a file may say, `checks` what it must hold; `running` is the query that it becomes.
+From Python, where steps can be functions: `Pipeline.from_toml("orders.toml").run()`. `declaration` reads a
+file, `declaration_checks` checks it, `running` starts the Spark query, and `batches` works on a batch.
 """
 
 from leveret.spark.pipelines.errors import BadPipeline, TooManyRejects

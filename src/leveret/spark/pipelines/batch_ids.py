@@ -1,12 +1,12 @@
-"""Sinks that take a batch once: by what they know it, and whether one has it.
+"""Sinks that take a batch once: the name and number under which a sink knows a batch, and whether it has one.
 
-    files      are overwritten: whatever they have of a batch is taken back when it runs again
+    files      are overwritten: whatever they have of a batch is replaced when it runs again
     leveret    the broker remembers the last batch of a name that was committed
     jdbc       the last batch is noted beside the table
-    others     append again, and can't be asked
+    others     append again, and cannot be asked
 
-A sink that has a batch drops what is written of it again. So the rule: what is in such a sink decides for all
-of them how the batch was judged (`recorded_rejects`).
+A sink of Leveret or JDBC that has a batch drops a second write of it. So the rule: rows in such a sink decide
+for all sinks how the batch was judged (`recorded_rejects`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SinkOptions
 from leveret.spark.pipelines import jdbc
 from leveret.spark.pipelines.checkpoint_files import query_id
-from leveret.spark.pipelines.declaration import Declaration, Sink
-from leveret.spark.pipelines.declaration_checks import FILES, as_options, broker_options
+from leveret.spark.pipelines.declaration import FILES, Declaration, Sink
+from leveret.spark.pipelines.declaration_checks import as_options, broker_options
 
-_NOBODYS: Final = "nobody's"
-"""A stage that is not there."""
+_UNKNOWN_STAGE: Final = "nobody's"
+"""Name of a stage that does not exist."""
 
 
-def taken_back(declared: Declaration) -> bool:
-    """Whether all sinks can be written anew, as if nothing had been written before."""
+def all_overwritten(declared: Declaration) -> bool:
+    """Whether every sink overwrites a batch that runs again."""
     return all(sink.format in FILES for sink in declared.sinks)
 
 
 def is_in_a_sink(spark: SparkSession, declared: Declaration, batch: int) -> bool:
-    """Whether one has this batch that can't give it back."""
+    """Whether a sink that cannot take rows back has this batch."""
     return any(_has(spark, sink, declared, batch) for sink in declared.sinks)
 
 
@@ -46,22 +46,22 @@ def _has(spark: SparkSession, sink: Sink, declared: Declaration, batch: int) -> 
 
 
 def sink_options(sink: Sink, declared: Declaration, batch: int) -> dict[str, str]:
-    """Of a sink of Leveret. One that names a broker of its own has nothing of the source's."""
+    """Return the options of a Leveret sink. The source's broker is the default, unless the sink has a URL."""
     own = as_options(sink.options)
-    named = {name.lower() for name in own}
-    of_source = {} if "url" in named else broker_options(declared)
-    given = {name: value for name, value in of_source.items() if name.lower() not in named} | own
-    return {**given, **identity(declared, f"sink.{sink.name}", batch)}
+    own_names = {name.lower() for name in own}
+    of_source = {} if "url" in own_names else broker_options(declared)
+    inherited = {name: value for name, value in of_source.items() if name.lower() not in own_names}
+    return {**inherited, **own, **identity(declared, f"sink.{sink.name}", batch)}
 
 
-def identity(declared: Declaration, what: str, batch: int) -> dict[str, str]:
-    """Options that make a write to Leveret happen once: a new checkpoint counts its batches anew."""
-    query = ".".join(filter(None, (declared.name, what, query_id(declared))))
+def identity(declared: Declaration, purpose: str, batch: int) -> dict[str, str]:
+    """Return options that make a write to Leveret happen once. A new checkpoint has a new `queryName`."""
+    query = ".".join(filter(None, (declared.name, purpose, query_id(declared))))
     return {"queryName": query, "batchId": str(batch)}
 
 
 def _is_committed(sink: Sink, declared: Declaration, batch: int) -> bool:
-    """Asked with a commit of what is not there: it is known, or refused, and changes nothing."""
+    """Ask the broker with a commit of an unknown stage, which is refused or known and changes nothing."""
     options = SinkOptions.parse(sink_options(sink, declared, batch))
     endpoint = find(options)
     if not endpoint.is_leveret:
@@ -69,7 +69,7 @@ def _is_committed(sink: Sink, declared: Declaration, batch: int) -> bool:
     assert options.query_name is not None
     with Calls(endpoint) as calls:
         try:
-            request = Commit(options.vhost, options.query_name, batch, [_NOBODYS])
+            request = Commit(options.vhost, options.query_name, batch, [_UNKNOWN_STAGE])
             return calls.ask(request, Committed).known
         except BrokerRefused as error:
             if error.kind == "expired":

@@ -1,13 +1,13 @@
-"""What a pipeline remembers from batch to batch, beside its checkpoint: one version for each batch.
+"""The state that a pipeline carries from batch to batch, beside its checkpoint: one version for each batch.
 
     <checkpoint>/state/notes/N.json            the watermark after batch N, and what the tables are about
     <checkpoint>/state/keys/_batch=N/          keys that are remembered, where there is a [dedup]
     <checkpoint>/state/waiting/_batch=N/       rows that wait in windows, where there are [windows]
 
-A batch begins with the latest version before its own and leaves its own behind; a batch that runs again
-begins with the same, and overwrites. The note is written last, when the tables are safe on the disk: without
-it a version is not there. The rule: the version before a batch is kept until the next batch has written its
-own, since only then it is known that the batch will not run again.
+A batch reads the latest version before its own and writes its own. A batch that runs again reads the same
+version again and overwrites its own. The note is written last, when the tables are synced: a version without
+a note does not exist. The rule: the version before a batch is kept until the next batch has written its own,
+because until then the batch may run again.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _WAITING: Final = "waiting"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one version."""
+    """The description of one version."""
 
     time: str
-    """The column of the watermark; empty if there is none, and the clock is the broker's."""
+    """Column of the watermark; empty without a watermark, when the clock is the broker's."""
     clock_us: int | None
     keys: list[str]
-    """The columns whose values are remembered."""
+    """Columns whose values are remembered."""
     waiting: int
-    """Rows in windows."""
+    """Number of rows in windows."""
     schemas: dict[str, str]
-    """Of the tables, as JSON: so that Spark need not look for them in files."""
+    """Schemas of the tables as JSON, so that Spark need not read files to find them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known when a batch begins."""
+class BatchState:
+    """The state before or after a batch."""
 
     clock_us: int | None = None
     keys: DataFrame | None = None
     waiting: DataFrame | None = None
 
 
-class Memory:
-    """`Memory(declared).before(spark, batch)`."""
+class StateStore:
+    """`StateStore(declared).before(spark, batch)`."""
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
@@ -62,8 +62,8 @@ class Memory:
         self._keys = declared.dedup.columns if declared.dedup else []
         self._place = self._at("state")
 
-    def waiting(self) -> int:
-        """How many rows wait in windows; raises if the file has no windows, or another time for them."""
+    def count_waiting(self) -> int:
+        """Return how many rows wait in windows. Raise if the declaration no longer fits these rows."""
         versions = self._versions()
         note = self._note(versions[-1]) if versions else None
         if note is None or not note.waiting:
@@ -73,77 +73,73 @@ class Memory:
             raise self._declared.wrong(
                 ("windows",),
                 f"is missing, and {wait}",
-                hint="declare it again: their messages are settled, and they are nowhere else",
+                hint="declare it again: the messages of these rows are settled, and exist nowhere else",
             )
         if note.time != self._time:
             raise self._declared.wrong(
                 ("watermark", "column"),
-                f"was '{note.time}', and {wait} by that",
-                hint="another time needs a new checkpoint, when no row waits any more",
+                f"was '{note.time}', and {wait} by that column",
+                hint="another column needs a new checkpoint; start it when no row waits any more",
             )
-        gone = self._waiting_columns(note) - self._columns()
-        if gone:
+        missing = _body_columns(note) - self._declared_columns()
+        if missing:
             raise self._declared.wrong(
                 ("parse", "schema"),
-                f"has no column '{min(gone)}', and {wait} with one",
+                f"has no column '{min(missing)}', and {wait} with one",
                 hint="declare it, beside others if need be, until no row waits any more",
             )
         return note.waiting
 
-    def _waiting_columns(self, note: Note) -> set[str]:
-        fields = json.loads(note.schemas.get(_WAITING, "{}")).get("fields", ())
-        return {field["name"] for field in fields if not field["name"].startswith("_")}
-
-    def _columns(self) -> set[str]:
-        """Of parsed rows; without a schema they are text."""
+    def _declared_columns(self) -> set[str]:
+        """Return the columns of parsed rows; without a schema, rows are text."""
         parse = self._declared.parse
-        return {"text"} if parse.schema is None else {each.name for each in sql.schema_of(parse.schema)}
+        return {"text"} if parse.schema is None else {column.name for column in sql.schema_of(parse.schema)}
 
-    def before(self, spark: SparkSession, batch: int) -> Known:
+    def before(self, spark: SparkSession, batch: int) -> BatchState:
         versions = self._versions()
         if versions and versions[-1] > batch:
             raise SparkSideError(
                 f"the state in {self._place} is of batch {versions[-1]}, and Spark begins with {batch}",
-                hint="a part of the checkpoint is gone: bring it back, or remove all of it",
+                hint="a part of the checkpoint is missing: bring it back, or remove all of it",
             )
         earlier = [version for version in versions if version < batch]
         if not earlier:
-            return Known()
-        note = self._note(earlier[-1])
+            return BatchState()
+        version, note = earlier[-1], self._note(earlier[-1])
         same_time = note.time == self._time
         same_keys = same_time and self._keys and note.keys == self._keys
-        return Known(
+        return BatchState(
             note.clock_us if same_time else None,
-            self._read(spark, _KEYS, earlier[-1]) if same_keys else None,
-            self._read(spark, _WAITING, earlier[-1]) if note.waiting else None,
+            self._read(spark, _KEYS, version, note) if same_keys else None,
+            self._read(spark, _WAITING, version, note) if note.waiting else None,
         )
 
-    def _read(self, spark: SparkSession, what: str, version: int) -> DataFrame:
-        schema = StructType.fromJson(json.loads(self._note(version).schemas[what]))
-        return spark.read.schema(schema).parquet(self._path(what, version))
+    def _read(self, spark: SparkSession, table: str, version: int, note: Note) -> DataFrame:
+        schema = StructType.fromJson(json.loads(note.schemas[table]))
+        return spark.read.schema(schema).parquet(self._path(table, version))
 
-    def keep(self, batch: int, known: Known) -> int:
-        """Writes the version of a batch; how many rows wait in it."""
-        tables = {_KEYS: known.keys, _WAITING: known.waiting}
-        there = {what: table for what, table in tables.items() if table is not None}
-        for what, table in there.items():
-            table.write.mode("overwrite").parquet(self._path(what, batch))
-            self._place.sync(f"{what}/_batch={batch}")
-        waiting = 0 if known.waiting is None else known.waiting.count()
-        schemas = {what: table.schema.json() for what, table in there.items()}
+    def write(self, batch: int, state: BatchState) -> int:
+        """Write the version of a batch; return how many rows wait in it."""
+        optional = {_KEYS: state.keys, _WAITING: state.waiting}
+        tables = {name: rows for name, rows in optional.items() if rows is not None}
+        for name, rows in tables.items():
+            rows.write.mode("overwrite").parquet(self._path(name, batch))
+            self._place.sync(f"{name}/_batch={batch}")
+        waiting = 0 if state.waiting is None else state.waiting.count()
+        schemas = {name: rows.schema.json() for name, rows in tables.items()}
         note = Note(
-            time=self._time, clock_us=known.clock_us, keys=self._keys, waiting=waiting, schemas=schemas
+            time=self._time, clock_us=state.clock_us, keys=self._keys, waiting=waiting, schemas=schemas
         )
         self._place.write_bytes(f"{_NOTES}/{batch}.json", msgspec.json.encode(note))
-        self._forget(batch)
+        self._delete_old(batch)
         return waiting
 
-    def _forget(self, batch: int) -> None:
-        """All versions but that of the batch, and the one that it began with."""
+    def _delete_old(self, batch: int) -> None:
+        """Delete all versions except that of the batch and the one before it."""
         earlier = [version for version in self._versions() if version < batch]
         for version in earlier[:-1]:
-            for what in (_KEYS, _WAITING):
-                self._at(f"state/{what}/_batch={version}").delete_all()
+            for table in (_KEYS, _WAITING):
+                self._at(f"state/{table}/_batch={version}").delete_all()
             self._place.delete([f"{_NOTES}/{version}.json"])
 
     def _versions(self) -> list[int]:
@@ -151,11 +147,17 @@ class Memory:
 
     def _note(self, version: int) -> Note:
         data = self._place.read(f"{_NOTES}/{version}.json")
-        assert data is not None, "it was listed, and nobody else deletes it"
+        assert data is not None, "the note was listed, and only this run deletes notes"
         return msgspec.json.decode(data, type=Note)
 
-    def _path(self, what: str, version: int) -> str:
-        return f"{self._declared.checkpoint}/state/{what}/_batch={version}"
+    def _path(self, table: str, version: int) -> str:
+        return f"{self._declared.checkpoint}/state/{table}/_batch={version}"
 
     def _at(self, folder: str) -> Place:
         return Place.at(self._declared.checkpoint, folder, option="checkpoint", noun="the state")
+
+
+def _body_columns(note: Note) -> set[str]:
+    """Return the columns of waiting rows that come from a message body."""
+    fields = json.loads(note.schemas.get(_WAITING, "{}")).get("fields", ())
+    return {field["name"] for field in fields if not field["name"].startswith("_")}

@@ -1,10 +1,12 @@
-"""What happens to a batch of a pipeline, from messages to tables and rejects.
+"""The work on one batch of a pipeline: from messages to tables and rejects.
 
-Parse, find what is to be rejected, what is late, twice or too early; run the steps, write the rest to the
-sinks, keep what is to be remembered, publish the rejects and settle them. Spark commits the batch when that
-is done, and then the source settles the rest of its messages. It can die anywhere, and all of it can happen
-again. The rule: what is in a sink that can't give it back, and what is settled, is not judged a second time
-(`recorded_rejects`). `running` makes a query of it, `straight` says when it can be done in one pass.
+`Batches` parses the messages and finds the rows that are rejected, late, duplicate, or waiting in windows. It
+runs the steps, writes the rows to the sinks, writes the state, publishes the rejects and settles them. Then
+Spark commits the batch, and the source settles the other messages. `running` makes a query of it;
+`single_pass` decides when one pass over the rows is enough.
+
+The process can die anywhere, and the batch then runs again. The rule: rows in a sink that cannot take them
+back, and settled messages, are not judged a second time (see `recorded_rejects`).
 """
 
 from __future__ import annotations
@@ -27,45 +29,45 @@ from leveret.spark.pipelines import (
     sinks,
 )
 from leveret.spark.pipelines import parsed_rows as parsing
-from leveret.spark.pipelines.batch_state import Known, Memory
+from leveret.spark.pipelines.batch_state import BatchState, StateStore
 from leveret.spark.pipelines.checkpoint_files import sync_plan
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration, Expectation
 from leveret.spark.pipelines.declaration_checks import as_options
 from leveret.spark.pipelines.recorded_rejects import Verdict
 from leveret.spark.pipelines.rejects import Counts
-from leveret.spark.pipelines.time_rules import Seen, Timing, closed, still_open
+from leveret.spark.pipelines.time_rules import RowCounts, Timing, closed, still_open
 
-Keep = Callable[[DataFrame], DataFrame]
+Persist = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
-    """What becomes of the rows of a batch."""
+class JudgedBatch:
+    """The rows of a batch, divided by what happens to them."""
 
     rows: DataFrame
-    """All of them, with `_reject` where they do not come as far as the steps."""
+    """All rows of the batch; `_reject` is set on rows that do not reach the steps."""
     ready: DataFrame
-    """What the steps get, with `_reject` where a step's expectation fails; some have waited for it."""
+    """The input of the steps, with rows that waited. `_reject` is set where a step's expectation fails."""
     waiting: DataFrame | None
-    """What stays in windows."""
+    """Rows that stay in windows."""
     bad: DataFrame
-    """All that is rejected in this batch."""
+    """All rows that are rejected in this batch."""
     refused: DataFrame | None
-    """Those of `ready` among them."""
+    """Rows of `ready` that are rejected by the expectation of a step."""
     orphans: DataFrame | None
-    """Duplicates of those, which are rejected with them."""
-    seen: Seen
+    """Duplicates of refused rows, which are rejected with them."""
+    row_counts: RowCounts
     clock_us: int | None
 
-    def counted(self) -> tuple[int, int, int]:
-        """How many are refused, how many of those came in earlier batches, and how many are orphans."""
-        refused = 0 if self.refused is None else self.refused.count()
-        of_others = 0
-        if refused and self.waiting is not None:
+    def count_refused_and_orphans(self) -> tuple[int, int, int]:
+        """Return how many rows are refused, how many of them came in earlier batches, and the orphans."""
+        refused_count = 0 if self.refused is None else self.refused.count()
+        earlier_count = 0
+        if refused_count and self.waiting is not None:
             assert self.refused is not None
-            here = self.rows.select(*(f"{MESSAGE}.{name}" for name in parsing.IDENTITY))
-            of_others = reject_reasons.others(self.refused, here).count()
-        return refused, of_others, 0 if self.orphans is None else self.orphans.count()
+            of_this_batch = self.rows.select(*(f"{MESSAGE}.{name}" for name in parsing.IDENTITY))
+            earlier_count = reject_reasons.without(self.refused, of_this_batch).count()
+        return refused_count, earlier_count, 0 if self.orphans is None else self.orphans.count()
 
 
 @dataclass(slots=True)
@@ -75,206 +77,218 @@ class Batches:
     declared: Declaration
     counts: Counts = field(default_factory=Counts)
     duplicates: int = 0
-    """Those that were dropped, in this run."""
+    """Duplicates dropped in this run."""
     waiting: int = 0
-    """Rows in windows, after the last batch."""
+    """Rows in windows after the last batch."""
     last: int = -1
-    """The batch that was worked on last."""
+    """Number of the batch that was begun last."""
     _in_one_pass: bool = field(init=False)
-    _taken_back: bool = field(init=False)
+    _all_overwritten: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._in_one_pass = single_pass.possible(self.declared)
-        self._taken_back = batch_ids.taken_back(self.declared)
+        self._all_overwritten = batch_ids.all_overwritten(self.declared)
         self.counts = replace(self.counts, waited=self.waiting)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
         sync_plan(self.declared, batch)
-        verdict, self.last = self._earlier(messages.sparkSession, batch), batch
+        verdict, self.last = self._earlier_verdict(messages.sparkSession, batch), batch
         if self._in_one_pass and verdict is None:
-            self._write_at_once(messages, batch)
+            self._write_in_one_pass(messages, batch)
             return
-        with ExitStack() as held:
+        with ExitStack() as persisted:
 
-            def keep(rows: DataFrame) -> DataFrame:
-                held.callback(rows.persist().unpersist)
+            def persist(rows: DataFrame) -> DataFrame:
+                persisted.callback(rows.persist().unpersist)
                 return rows
 
-            self._work(messages, batch, keep, verdict)
+            self._judge_and_write(messages, batch, persist, verdict)
 
-    def _earlier(self, spark: SparkSession, batch: int) -> Verdict | None:
-        """The first batch of a run may have died in an earlier one: how it was judged, if that holds."""
-        found = None if self.counts.batches else recorded_rejects.read(self.declared, batch)
-        if found is None or found.written or batch_ids.is_in_a_sink(spark, self.declared, batch):
-            return found
+    def _earlier_verdict(self, spark: SparkSession, batch: int) -> Verdict | None:
+        """Return the verdict of an earlier run if it still binds. Only a run's first batch can have one."""
+        verdict = None if self.counts.batches else recorded_rejects.read(self.declared, batch)
+        if verdict is None or verdict.written or batch_ids.is_in_a_sink(spark, self.declared, batch):
+            return verdict
         return None
 
-    def _write_at_once(self, messages: DataFrame, batch: int) -> None:
-        """Counted while they are written; what is rejected is read once more, if there is any."""
+    def _write_in_one_pass(self, messages: DataFrame, batch: int) -> None:
+        """Write the rows and count them in the same pass; read the rejected ones once more, if any."""
         self._show_tables(messages.sparkSession, lambda rows: rows)
         rows = self._parsed(messages)
         counted = single_pass.Counted(rows)
         self._write(counted.rows, batch)
-        found = counted.result()
-        if found is None:
+        counts = counted.result()
+        if counts is None:
             self._in_one_pass = False
-            seen = Timing(self.declared).seen(rows)
-            found = seen.messages, seen.rejected
-        if found[1]:
+            row_counts = Timing(self.declared).counted(rows)
+            counts = row_counts.messages, row_counts.rejected
+        message_count, rejected_count = counts
+        if rejected_count:
             bad = parsing.bad(rows).persist()
             try:
                 self._reject(bad, recorded_rejects.of(self.declared, batch, bad))
             finally:
                 bad.unpersist()
-        self.counts = self.counts.with_batch(*found)
+        self.counts = self.counts.with_batch(message_count, rejected_count)
 
-    def _work(self, messages: DataFrame, batch: int, keep: Keep, verdict: Verdict | None) -> None:
-        memory = Memory(self.declared)
-        before = memory.before(messages.sparkSession, batch) if Timing(self.declared) else Known()
-        found = self.divided(messages, before, keep, verdict)
-        refused, of_others, orphans = found.counted()
-        rejected = found.seen.rejected + refused + orphans
-        counts = self.counts.with_batch(found.seen.messages, rejected, of_others=of_others)
+    def _judge_and_write(
+        self, messages: DataFrame, batch: int, persist: Persist, verdict: Verdict | None
+    ) -> None:
+        store = StateStore(self.declared)
+        before = store.before(messages.sparkSession, batch) if Timing(self.declared) else BatchState()
+        judged = self.judge(messages, before, persist, verdict)
+        refused_count, earlier_count, orphan_count = judged.count_refused_and_orphans()
+        rejected_count = judged.row_counts.rejected + refused_count + orphan_count
+        counts = self.counts.with_batch(
+            judged.row_counts.messages, rejected_count, of_earlier_batches=earlier_count
+        )
         if verdict is None:
-            rejects.check(self.declared, counts, rejected)
-            verdict = recorded_rejects.of(self.declared, batch, found.bad if rejected else None)
+            rejects.check(self.declared, counts, rejected_count)
+            verdict = recorded_rejects.of(self.declared, batch, judged.bad if rejected_count else None)
         elif not verdict.written:
-            _check_same(found, verdict)
+            _check_still_usable(judged, verdict)
         if verdict.written:
-            self.waiting = memory.waiting()
+            self.waiting = store.count_waiting()
         else:
-            self._write_all(found, before, memory, verdict)
+            self._write_sinks_and_state(judged, before, store, verdict)
         if verdict.parts:
-            self._reject(found.bad, verdict)
+            self._reject(judged.bad, verdict)
         self.counts = counts
-        self.duplicates += found.seen.duplicates - orphans
+        self.duplicates += judged.row_counts.duplicates - orphan_count
 
-    def _write_all(self, found: Divided, before: Known, memory: Memory, verdict: Verdict) -> None:
-        """The sinks and the memory. What they get must not change when one of them can't give it back."""
-        if not self._taken_back:
+    def _write_sinks_and_state(
+        self, judged: JudgedBatch, before: BatchState, store: StateStore, verdict: Verdict
+    ) -> None:
+        """Write the rows and the state. If a sink cannot take rows back, the verdict is recorded before."""
+        if not self._all_overwritten:
             recorded_rejects.write(self.declared, verdict)
-        self._write(found.ready, verdict.batch)
+        self._write(judged.ready, verdict.batch)
         timing = Timing(self.declared)
         if timing:
-            keys = timing.remembered(found.rows, before, clock_us=found.clock_us, refused=found.refused)
-            self.waiting = memory.keep(verdict.batch, Known(found.clock_us, keys, found.waiting))
+            keys = timing.remembered(judged.rows, before, clock_us=judged.clock_us, refused=judged.refused)
+            after = BatchState(judged.clock_us, keys, judged.waiting)
+            self.waiting = store.write(verdict.batch, after)
 
     def _reject(self, bad: DataFrame, verdict: Verdict) -> None:
-        """The rest has been written."""
+        """Publish and settle the rejected messages. Sinks and state are written before."""
         if not verdict.written:
-            recorded_rejects.write(self.declared, verdict.when_written())
+            recorded_rejects.write(self.declared, verdict.as_written())
         rejects.publish(bad, self.declared, verdict.batch)
         rejects.settle(self.declared, verdict)
 
-    def divided(
-        self, messages: DataFrame, before: Known, keep: Keep, verdict: Verdict | None = None
-    ) -> Divided:
-        """What becomes of these messages; `keep` is called with what must stay as it is now.
+    def judge(
+        self, messages: DataFrame, before: BatchState, persist: Persist, verdict: Verdict | None = None
+    ) -> JudgedBatch:
+        """Divide the rows of these messages. `persist` gets each DataFrame that must not change afterwards.
 
-        With a verdict it is as that says. What it rejects behind the input had its part in time all the same.
+        A verdict of an earlier run decides which messages are rejected. Messages that it rejects after
+        `input` still take part in watermark, dedup and windows, as they did then.
         """
         spark, timing = messages.sparkSession, Timing(self.declared)
-        self._show_tables(spark, keep)
-        rows, known = self._parsed(messages), None
+        self._show_tables(spark, persist)
+        rows, recorded = self._parsed(messages), None
         if verdict is not None:
-            known = verdict.rows(spark)
-            rows = reject_reasons.instead(rows, verdict.rows_before_time(spark, self.declared))
-        rows = keep(timing.judged(rows, before))
-        seen = timing.seen(rows)
-        clock_us = timing.clock_after(before, seen)
+            recorded = verdict.rows(spark)
+            rows = reject_reasons.replaced(rows, verdict.rows_before_time(spark, self.declared))
+        rows = persist(timing.judged(rows, before))
+        row_counts = timing.counted(rows)
+        clock_us = timing.clock_after(before, row_counts)
         ready, waiting = timing.taken(rows), None
         if self.declared.windows is not None:
             ready = timing.in_windows(ready, before)
-        if known is not None:
-            ready = reject_reasons.added(ready, known)
+        if recorded is not None:
+            ready = reject_reasons.added(ready, recorded)
         if self.declared.windows is not None:
-            placed = keep(ready)
+            placed = persist(ready)
             ready, waiting = closed(placed, clock_us), still_open(placed, clock_us)
-        ready = ready if known is not None else self._after_steps(ready)
+        ready = ready if recorded is not None else self._after_steps(ready)
         refused = None
-        bad = parsing.bad(rows) if known is None else reject_reasons.only(parsing.bad(rows), known)
-        if known is not None or self._later:
-            refused = parsing.bad(keep(ready))
+        bad = parsing.bad(rows) if recorded is None else reject_reasons.only(parsing.bad(rows), recorded)
+        if recorded is not None or self._step_expectations:
+            refused = parsing.bad(persist(ready))
             bad = bad.unionByName(refused, allowMissingColumns=True)
-        orphans = self._orphans(rows, refused, known)
+        orphans = self._orphans(rows, refused, recorded)
         if orphans is not None:
-            bad = bad.unionByName(keep(orphans), allowMissingColumns=True)
-        return Divided(rows, ready, waiting, bad, refused, orphans, seen, clock_us)
+            bad = bad.unionByName(persist(orphans), allowMissingColumns=True)
+        return JudgedBatch(rows, ready, waiting, bad, refused, orphans, row_counts, clock_us)
 
     def _orphans(
-        self, rows: DataFrame, refused: DataFrame | None, known: DataFrame | None
+        self, rows: DataFrame, refused: DataFrame | None, recorded: DataFrame | None
     ) -> DataFrame | None:
-        """Duplicates that are rejected with what they are duplicates of, or were so before."""
+        """Return duplicates of refused rows; with a recorded verdict, the duplicates that it rejects."""
         terms = self.declared.dedup
         if refused is None or terms is None:
             return None
-        if known is not None:
+        if recorded is not None:
             dropped = rows.where(dedup.is_duplicate() & F.col(parsing.REJECT).isNull())
-            return parsing.bad(reject_reasons.added(dropped, known))
+            return parsing.bad(reject_reasons.added(dropped, recorded))
         return dedup.orphaned(rows, refused, terms) if terms.duplicates == "drop" else None
 
     def _parsed(self, messages: DataFrame) -> DataFrame:
         rows = parsing.parsed(messages, self.declared.parse)
-        return parsing.expected(rows, parsing.of_input(self.declared.expectations))
+        of_input = [expectation for expectation in self.declared.expectations if expectation.step == INPUT]
+        return parsing.expected(rows, of_input)
 
     def _write(self, rows: DataFrame, batch: int) -> None:
         results = self.results(parsing.good(rows))
         for sink in self.declared.sinks:
             sinks.write(results[sink.rows or self.declared.last], sink, self.declared, batch)
 
-    def _show_tables(self, spark: SparkSession, keep: Keep) -> None:
-        """To SQL; what is read more than once in a batch is kept, so that it is the same each time."""
-        is_kept = len(self.declared.sinks) > 1 or self._later
+    def _show_tables(self, spark: SparkSession, persist: Persist) -> None:
+        """Make `[[tables]]` visible to SQL; persist those that are read more than once in a batch."""
+        read_again = len(self.declared.sinks) > 1 or self._step_expectations
         for table in self.declared.tables:
-            reader = spark.read.format(table.format).options(**as_options(table.options))
-            rows = reader.load(table.path)
+            rows = spark.read.format(table.format).options(**as_options(table.options)).load(table.path)
             _show(rows, table.name)
-            if is_kept:
-                keep(rows)
+            if read_again:
+                persist(rows)
 
     def results(self, good: DataFrame) -> dict[str, DataFrame]:
-        """What each step gives for these rows, by its name."""
+        """Return the rows that each step makes of the good rows, by the name of the step."""
         spark = good.sparkSession
-        found = {INPUT: good}
+        results = {INPUT: good}
         _show(good, INPUT)
         for step in self.declared.steps:
-            found[step.name] = spark.sql(step.sql)
-            _show(found[step.name], step.name)
+            results[step.name] = spark.sql(step.sql)
+            _show(results[step.name], step.name)
         for function in self.declared.functions:
-            read = found[function.of] if function.of in found else spark.table(function.of)
-            found[function.name] = function.function(read)
-        return found
+            rows = results[function.of] if function.of in results else spark.table(function.of)
+            results[function.name] = function.function(rows)
+        return results
 
     @property
-    def _later(self) -> list[Expectation]:
-        """Those of steps behind `input`."""
-        return [each for each in self.declared.expectations if each.step != INPUT]
+    def _step_expectations(self) -> list[Expectation]:
+        """Expectations of steps after `input`."""
+        return [expectation for expectation in self.declared.expectations if expectation.step != INPUT]
 
     def _after_steps(self, rows: DataFrame) -> DataFrame:
-        """With the reasons of those that fail at a step behind `input`."""
-        if not self._later:
+        """Return the rows with `_reject` where the expectation of a step after `input` fails."""
+        all_expectations = self._step_expectations
+        if not all_expectations:
             return rows
         results = self.results(parsing.good(rows))
-        for step in dict.fromkeys(each.step for each in self._later):
-            expected = [each for each in self._later if each.step == step]
-            rows = reject_reasons.added(rows, parsing.failed(results[step], expected))
+        for step in dict.fromkeys(expectation.step for expectation in all_expectations):
+            expectations = [expectation for expectation in all_expectations if expectation.step == step]
+            rows = reject_reasons.added(rows, parsing.failed(results[step], expectations))
         return rows
 
 
 def _show(rows: DataFrame, name: str) -> None:
-    """To SQL. A view is not replaced: Spark would forget what is kept of all that was made from the old one.
+    """Make rows visible to SQL as a temporary view.
 
-    When one is dropped it forgets only what is kept of just that: so rows are kept after they are shown.
+    An old view is dropped and not replaced: replacing it would unpersist everything derived from it. Dropping
+    unpersists only the rows of the view itself, so rows are persisted after they are shown.
     """
     rows.sparkSession.catalog.dropTempView(name)
     rows.createTempView(name)
 
 
-def _check_same(found: Divided, verdict: Verdict) -> None:
-    """Nothing but a change of the file makes a row unfit that a sink may have."""
-    others = reject_reasons.others(parsing.bad(found.rows), verdict.rows(found.rows.sparkSession)).count()
-    if others:
+def _check_still_usable(judged: JudgedBatch, verdict: Verdict) -> None:
+    """Raise if rows that a sink may have are rejected now. Only a change of the pipeline's file does that."""
+    bad = parsing.bad(judged.rows)
+    unusable_count = reject_reasons.without(bad, verdict.rows(judged.rows.sparkSession)).count()
+    if unusable_count:
         raise SparkSideError(
-            f"{others} of the messages of batch {verdict.batch}, which a sink has, can't be used any more",
+            f"{unusable_count} of the messages of batch {verdict.batch}, which a sink has, can't be used now",
             hint="let the batch end with [parse], [watermark] and [dedup] as they were, and change them then",
         )

@@ -1,14 +1,14 @@
-"""What a pipeline leaves beside its checkpoint: whose it is, its schema, and how it is going.
+"""The files that a pipeline keeps beside its checkpoint: its owner, its schema, and the status of its run.
 
     <checkpoint>/pipeline.json    the name and the source that it belongs to
     <checkpoint>/schema.json      the schema that was inferred, where the file has none
     <checkpoint>/status.json      for `leveret pipeline status`, from another terminal or another machine
     <checkpoint>/rejected.json    which messages of a batch are rejected: see `recorded_rejects`
-    <checkpoint>/state/           what is remembered from batch to batch: see `memory`
-    <checkpoint>/query/           Spark's own
+    <checkpoint>/state/           the state that is carried from batch to batch: see `batch_state`
+    <checkpoint>/query/           Spark's own checkpoint of the query
 
-Each file is written as a whole, and is there or not. The rule: a checkpoint belongs to nobody, and no schema
-is kept, before Spark has planned a batch with it. So a first run that fails for a wrong name can be mended.
+Each file is written as a whole. The rule: a checkpoint has no owner, and no schema, before Spark has planned
+a batch with it. So a first run that fails for a wrong name can be corrected and started again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCHEMA = "schema.json"
 _METADATA = "query/metadata"
 _PLANNED = "query/offsets"
 _FRESH_S: Final = 30.0
-"""A run says how it is going every second; one that has not for so long is gone."""
+"""A run updates its status every second. A status that is older than this belongs to a dead run."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -42,31 +42,31 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a run is going, or how it ended."""
+    """The progress of a run, or its end."""
 
     name: str
     state: Literal["starting", "running", "stopped", "failed", "gone"]
-    """`gone`: its process is not there any more, and has not said why."""
+    """`gone`: the process has died without reporting its end."""
     host: str
     pid: int
     started_s: float
     updated_s: float
     batch: int = -1
-    """The last one that has ended."""
+    """Number of the last batch that has ended."""
     batches: int = 0
     messages: int = 0
     rejected: int = 0
     acked: int = 0
-    """Messages whose batch is committed, and that were not rejected."""
+    """Messages of committed batches that were not rejected."""
     duplicates: int = 0
-    """That were dropped."""
+    """Duplicates that were dropped."""
     in_windows: int = 0
-    """Rows that wait until their windows are over; their messages are settled."""
+    """Rows that wait until their windows close; their messages are settled."""
     rows_per_s: float = 0.0
     batch_s: float = 0.0
-    """What the last batch took."""
+    """Duration of the last batch."""
     lag: int | None = None
-    """Messages that wait in the source, where it says so."""
+    """Messages that are ready in the source, if the source reports it."""
     error: str = ""
 
     @classmethod
@@ -78,16 +78,16 @@ class Status(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, updated_s=time.time(), **changes)
 
     def seen_from_here(self) -> Status:
-        """A run that can't say any more that it has ended is gone."""
+        """Return the status with state `gone` if its process was on this host and has died."""
         if self._has_not_ended and self._is_here and not _alive(self.pid):
             return msgspec.structs.replace(self, state="gone")
         return self
 
     @property
     def may_be_at_work(self) -> bool:
-        """Somebody else's run that was heard of lately; on this host, whose process is there.
+        """Whether another process may still be at work: a recent status, and on this host a live process.
 
-        A number of a process alone says nothing: after the machine has been started again it is another's.
+        The process id alone proves nothing: after a reboot another process may have it.
         """
         if not self._has_not_ended or abs(time.time() - self.updated_s) > _FRESH_S:
             return False
@@ -103,20 +103,20 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class State:
-    """`State(declared).check()`, and `claim` when everything else was looked at."""
+    """`State(declared).check()`, and `claim` after all other checks."""
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
         self._place = checkpoint_of(declared)
 
     def check(self) -> None:
-        """Raises where the checkpoint is another pipeline's, or in use; nothing is written."""
+        """Raise if the checkpoint belongs to another pipeline or is in use. Nothing is written."""
         data = self._place.read(_OWNER) if self._has_begun() else None
-        found = self._mine() if data is None else msgspec.json.decode(data, type=Owner)
-        if found != self._mine():
+        owner = self._mine() if data is None else msgspec.json.decode(data, type=Owner)
+        if owner != self._mine():
             raise self._declared.wrong(
                 ("checkpoint",),
-                f"belongs to pipeline '{found.name}' over {found.source}",
+                f"belongs to pipeline '{owner.name}' over {owner.source}",
                 hint="another pipeline, or another source, needs a checkpoint of its own",
             )
         other = self.read()
@@ -124,13 +124,13 @@ class State:
             raise CheckpointInUse(
                 f"pipeline '{other.name}' is {other.state} already: process {other.pid} on {other.host} has "
                 f"the checkpoint {self._place}",
-                hint=f"stop it before; if it is not there any more, delete {self._place}/{_STATUS}",
+                hint=f"stop that process; if it has died already, delete {self._place}/{_STATUS}",
             )
 
     def claim(self, schema: str | None) -> None:
-        """The checkpoint is this pipeline's, with the schema that was inferred for it, if one was.
+        """Write this pipeline's name, and the schema if one was inferred, beside the checkpoint.
 
-        Of two that began at the same time each has reported itself by now: the later one is found here.
+        The check before it finds a second run that began at the same time: both have reported by now.
         """
         self.check()
         self._place.write_bytes(_OWNER, msgspec.json.encode(self._mine()))
@@ -138,7 +138,7 @@ class State:
             self._place.write_bytes(_SCHEMA, msgspec.json.encode(schema))
 
     def schema(self) -> str | None:
-        """What was inferred, and counts."""
+        """Return the schema that was inferred in the first run, or None."""
         data = self._place.read(_SCHEMA) if self._has_begun() else None
         return None if data is None else msgspec.json.decode(data, type=str)
 
@@ -162,15 +162,15 @@ def checkpoint_of(declared: Declaration) -> Place:
 
 
 def query_id(declared: Declaration) -> str:
-    """Spark's id of the query: with a new checkpoint it is another. Empty where none has begun."""
+    """Return Spark's id of the query, or "" before its first start. A new checkpoint has a new id."""
     data = checkpoint_of(declared).read(_METADATA)
     return "" if data is None else str(msgspec.json.decode(data)["id"])
 
 
 def sync_plan(declared: Declaration, batch: int) -> None:
-    """What Spark has planned for a batch outlives a power cut, before anything that depends on it does.
+    """Sync Spark's plan of a batch, before anything that depends on the plan is written.
 
-    Otherwise the batch could be planned anew and be a larger one, where a sink knows it by its number.
+    After a power cut without this sync, Spark could plan another batch under a number that a sink has.
     """
     for name in (_METADATA, f"{_PLANNED}/{batch}"):
         checkpoint_of(declared).sync_file(name)
@@ -182,5 +182,5 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

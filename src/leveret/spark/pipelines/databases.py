@@ -1,8 +1,7 @@
-"""Databases as Spark's JDBC knows them: connections of the driver, statements, and errors in one sentence.
+"""Databases through Spark's JDBC: connections of the Spark driver, statements, and errors in one sentence.
 
-Spark finds the drivers, also those in jars that were added, opens connections, and knows how a database
-quotes names: this asks it for that, through its JVM. What is written, and in which order, is left to `jdbc`.
-The rule: no error holds a password, or a URL with one.
+Spark's JVM finds the database drivers, also in added jars, opens the connections and quotes names. `jdbc`
+decides what is written, and in which order. The rule: no error holds a password, or a URL with one.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ _PACKAGES: Final = {
     "sqlite": "org.xerial:sqlite-jdbc",
     "sqlserver": "com.microsoft.sqlserver:mssql-jdbc",
 }
-"""Where the drivers of databases are, by the word behind `jdbc:` in a URL."""
+"""Maven coordinates of the drivers, by the word after `jdbc:` in a URL."""
 _SECRET: Final = re.compile(r"password|pwd|secret|token", re.IGNORECASE)
 _SECRET_IN_URL: Final = re.compile(r"(?:password|pwd|secret|token)=([^&;]+)|[:/]([^:/@]+)@", re.IGNORECASE)
 
 
 class DatabaseFailed(SparkSideError):
-    """It was not reached, or it refused: what it said, without what is secret."""
+    """The database was not reached, or refused a statement. The message holds no secrets."""
 
 
 class Database:
-    """That of a sink: `with Database(spark, sink, declared).connected() as connection: ...`."""
+    """The database of a sink: `with Database(spark, sink, declared).connected() as connection: ...`."""
 
     def __init__(self, spark: SparkSession, sink: Sink, declared: Declaration) -> None:
         self.options = as_options(sink.options)
@@ -59,102 +58,100 @@ class Database:
 
     @property
     def kind(self) -> str:
-        """`postgresql`"""
+        """The word after `jdbc:` in the URL, like `postgresql`."""
         return _kind_of(self.options["url"])
 
     @property
     def most_writers(self) -> int | None:
-        """How many tasks may write at the same time, where the options say so."""
-        found = self._settings.numPartitions()
-        return int(found.get()) if found.isDefined() else None
+        """How many tasks may write at the same time (option `numPartitions`), or None."""
+        option = self._settings.numPartitions()
+        return int(option.get()) if option.isDefined() else None
 
     def quoted(self, name: str) -> str:
         return str(self._dialect.quoteIdentifier(name))
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """Each statement is a transaction of its own, but for those within `Connection.transaction`."""
-        with self.told():
+        """Open a connection. Each statement outside `Connection.transaction` is a transaction of its own."""
+        with self.plain_errors():
             java = self._dialect.createConnectionFactory(self._settings).apply(-1)
             try:
                 yield Connection(self, java)
             finally:
-                with suppress(Py4JJavaError):  # it is broken: what it did is committed, or is not
+                # a broken connection has committed its statements, or not; closing it changes nothing
+                with suppress(Py4JJavaError):
                     java.close()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """What the database says becomes one sentence; what somebody else says goes by."""
+    def plain_errors(self) -> Iterator[None]:
+        """Raise errors of the database as one sentence. Other errors pass unchanged."""
         try:
             yield
         except (Py4JJavaError, CapturedException) as error:
-            said = self._said(error)
-            if said is None:
+            message = self._database_message(error)
+            if message is None:
                 raise
             hint = "check the database, and the options of the sink; the batch is written when it runs again"
-            what = f"sink '{self._sink}' can't write to its database: {said}"
-            raise DatabaseFailed(what, hint=hint) from None
+            problem = f"sink '{self._sink}' can't write to its database: {message}"
+            raise DatabaseFailed(problem, hint=hint) from None
 
-    def _said(self, error: Py4JJavaError | CapturedException) -> str | None:
+    def _database_message(self, error: Py4JJavaError | CapturedException) -> str | None:
+        """Return the first line of the `SQLException` among the causes of an error, or None."""
         cause = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
         while cause is not None and not is_instance_of(self._gateway, cause, "java.sql.SQLException"):
             cause = cause.getCause()
         if cause is None:
             return None
-        told = (cause.getNextException() or cause).getMessage() or cause.getClass().getName()
-        return without_secrets(told.strip().splitlines()[0], self.options)
+        message = (cause.getNextException() or cause).getMessage() or cause.getClass().getName()
+        return without_secrets(message.strip().splitlines()[0], self.options)
 
     def _settings_for(self, table: str) -> Any:
-        """The options of Spark's own writer, for a table."""
+        """Return the options of Spark's JDBC writer for a table."""
         options = {**self.options, "dbtable": table}
         return self._jdbc.JdbcOptionsInWrite(self._gateway.jvm.PythonUtils.toScalaMap(options))
 
-    def _has(self, java: Any, table: str) -> bool:
+    def _table_exists(self, java: Any, table: str) -> bool:
         return bool(self._jdbc.JdbcUtils.tableExists(java, self._settings_for(table)))
 
-    def _names_of(self, table: str) -> str:
+    def _schema_query(self, table: str) -> str:
         return str(self._dialect.getSchemaQuery(table))
-
-    @property
-    def _timeout_s(self) -> int:
-        return int(self._settings.queryTimeout())
 
 
 class Connection:
-    """Of the driver, not of the tasks. Tables are named as SQL names them, values take the place of `?`."""
+    """A connection of the Spark driver, not of its tasks. Values replace the `?` of a statement."""
 
     def __init__(self, database: Database, java: Any) -> None:
         self._database = database
         self._java = java
 
     def run(self, statement: str, *values: str | int) -> int:
-        """The number of rows that it was about."""
+        """Execute a statement and return the number of rows that it changed."""
         with self._prepared(statement, *values) as prepared:
             return int(prepared.executeUpdate())
 
     def first(self, query: str, *values: str | int) -> tuple[Any, ...] | None:
-        """The first row of an answer, if there is one."""
+        """Return the first row of a query's result, or None."""
         with self._prepared(query, *values) as prepared:
-            found = prepared.executeQuery()
-            count = found.getMetaData().getColumnCount()
-            return tuple(found.getObject(index + 1) for index in range(count)) if found.next() else None
+            result = prepared.executeQuery()
+            count = result.getMetaData().getColumnCount()
+            return tuple(result.getObject(index + 1) for index in range(count)) if result.next() else None
 
     def columns(self, table: str) -> list[str]:
-        with self._prepared(self._database._names_of(table)) as prepared:
+        with self._prepared(self._database._schema_query(table)) as prepared:
             described = prepared.executeQuery().getMetaData()
             return [described.getColumnLabel(index + 1) for index in range(described.getColumnCount())]
 
     def has(self, table: str) -> bool:
-        return self._database._has(self._java, table)
+        return self._database._table_exists(self._java, table)
 
     def drop(self, table: str) -> None:
-        """If it is there."""
+        """Drop a table if it exists."""
         if self.has(table):
             self.run(f"DROP TABLE {table}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Committed at its end; whatever is raised within undoes it."""
+        """Commit at the end of the block; roll back if the block raises."""
         if not self._java.getMetaData().supportsTransactions():
             raise DatabaseFailed(
                 "the database has no transactions", hint="each batch needs one: take another"
@@ -164,7 +161,8 @@ class Connection:
             yield
             self._java.commit()
         except BaseException:
-            with suppress(Py4JJavaError):  # it is broken: then the database has undone it
+            # if the connection is broken, the database rolls back by itself
+            with suppress(Py4JJavaError):
                 self._java.rollback()
             raise
         self._java.setAutoCommit(True)
@@ -173,32 +171,34 @@ class Connection:
     def _prepared(self, statement: str, *values: str | int) -> Iterator[Any]:
         prepared = self._java.prepareStatement(statement)
         try:
-            prepared.setQueryTimeout(self._database._timeout_s)
+            prepared.setQueryTimeout(int(self._database._settings.queryTimeout()))
             for index, value in enumerate(values):
                 prepared.setObject(index + 1, value)
             yield prepared
         finally:
-            with suppress(Py4JJavaError):  # the connection is broken, and it with that
+            # a broken connection has closed the statement already
+            with suppress(Py4JJavaError):
                 prepared.close()
 
 
 def without_secrets(text: str, options: Mapping[str, str]) -> str:
-    """As it is, but for what is a password in the options, or in their URL."""
+    """Return the text with `***` in place of passwords from the options or their URL."""
     secrets = [value for name, value in options.items() if _SECRET.search(name)]
-    secrets += [found[1] or found[2] for found in _SECRET_IN_URL.finditer(options["url"])]
+    secrets += [match[1] or match[2] for match in _SECRET_IN_URL.finditer(options["url"])]
     for secret in sorted({*secrets, *map(unquote, secrets)}, key=len, reverse=True):
         text = text.replace(secret, "***") if secret else text
     return text
 
 
 def _no_driver(declared: Declaration, sink: Sink) -> BadPipeline:
-    """A class that Java does not find, or no driver that takes the URL."""
+    """Return the error for a missing driver class, or for a URL that no driver accepts."""
     kind = _kind_of(str(sink.options["url"]))
     driver = sink.options.get("driver")
-    problem = f"needs the class {driver}, which is not there" if driver else f"needs a driver for jdbc:{kind}"
     package = f"{_PACKAGES.get(kind, '<group>:<name>')}:<version>"
     hint = f"under [spark], packages = ['{package}'] or jars = ['<its jar>']"
+    problem = f"needs the class {driver}, which Java can't find"
     if not driver:
+        problem = f"needs a driver for jdbc:{kind}"
         hint += ", and the name of its class in the sink's options, as driver"
     return declared.wrong(("sinks", declared.sinks.index(sink), "options"), problem, hint=hint)
 

@@ -1,9 +1,9 @@
-"""A pipeline as its file declares it: `read("orders.toml")` gives a checked `Declaration`.
+"""A pipeline as its file declares it: `read("orders.toml")` returns a `Declaration`.
 
-One class per table of the file. Here is what a table may hold and of which type; what belongs together is
-checked in `checks`, SQL in `sql`. Every problem is a `BadPipeline`: file, line, key, one sentence. Nothing
-here needs Java, or a broker. `${NAME}` in a string is replaced by that environment variable, so that
-passwords need not be in the file.
+There is one class for each table of the file, with the keys of the table and their types.
+`declaration_checks` checks the values together, with the help of `sql`. Every problem is a `BadPipeline`:
+file, line, key, one sentence. Nothing here needs Java or a broker. `${NAME}` in a string is replaced by that
+environment variable, so that passwords need not be in the file.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
-"""Of steps, tables and sinks: what SQL takes without quotes."""
+"""A name of a step, table or sink: SQL takes it without quotes."""
 PipelineName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Settings = dict[str, str | int | float | bool]
 
 INPUT: Final = "input"
-"""The parsed rows, as SQL knows them."""
+"""The name of the parsed rows in SQL."""
 MESSAGE: Final = "_message"
-"""The column that says which message a row comes from, and what else is known of it."""
+"""The column with the identity of a row's message, and the other facts about the message."""
 OF_MESSAGE: Final = (
     "queue",
     "partition",
@@ -54,15 +54,15 @@ OF_MESSAGE: Final = (
     "headers",
     "properties",
 )
-"""What is in that column."""
+"""The fields of column `_message`."""
 FILES: Final = frozenset(("parquet", "csv", "json", "orc", "text"))
 """Formats that are written as a directory for each batch."""
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-"""`${NAME}`, or `${NAME:-what it is if that is not set}`."""
+"""`${NAME}`, or `${NAME:-default}`."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file."""
+    """Superclass of the tables of a pipeline's file."""
 
 
 class Source(Table, frozen=True, kw_only=True):
@@ -85,11 +85,11 @@ class Parse(Table, frozen=True, kw_only=True):
     schema: Text | None = None
     """`id LONG NOT NULL, amount DOUBLE`; without it that of JSON is inferred once, and frozen."""
     options: Settings = {}
-    """Of Spark's `from_json` and `from_csv`."""
+    """Options of Spark's `from_json` and `from_csv`."""
 
 
 class Static(Table, frozen=True, kw_only=True):
-    """`[[tables]]`: something else that SQL can join with, read anew for each batch."""
+    """`[[tables]]`: data that SQL can join with, read again for each batch."""
 
     name: Name
     format: Text = "parquet"
@@ -98,7 +98,7 @@ class Static(Table, frozen=True, kw_only=True):
 
 
 class Step(Table, frozen=True, kw_only=True):
-    """`[[steps]]`: a query over `input`, tables, and the steps before."""
+    """`[[steps]]`: a query over `input`, the tables, and the steps before it."""
 
     name: Name
     sql: Text
@@ -111,38 +111,38 @@ class Expectation(Table, frozen=True, kw_only=True):
     """A condition in SQL; null counts as not true."""
     step: Name = INPUT
     column: Text | None = None
-    """What to name in the rejection; without it, the first column of the condition."""
+    """The column that the rejection names. Default: the first column of the condition."""
     reason: Text | None = None
-    """What the rejection says; without it, the condition."""
+    """The reason that the rejection gives. Default: the condition."""
 
 
 class Watermark(Table, frozen=True, kw_only=True):
-    """`[watermark]`: how far a row's time may be behind the latest one; what is later is rejected."""
+    """`[watermark]`: how far a row's time may be behind the latest time. Rows behind that are rejected."""
 
     column: Text
-    """A time of the parsed row: `at`, `order.placed_at`, `_message.timestamp`."""
+    """The column of a row's time: `at`, `order.placed_at`, `_message.timestamp`."""
     delay: Text
     max_ahead: Text | None = None
-    """A row is rejected whose time is further ahead of when its message came: a clock that is wrong."""
+    """A row is rejected if its time is further ahead of its message's arrival, as with a wrong clock."""
 
 
 class Dedup(Table, frozen=True, kw_only=True):
-    """`[dedup]`: rows with the same key are one; the first is taken."""
+    """`[dedup]`: of rows with the same key, the first is taken."""
 
     columns: Annotated[list[Text], msgspec.Meta(min_length=1)]
     within: Text
-    """How long a key is remembered after it was last seen: by the watermark's time, or else the broker's."""
+    """How long a key is remembered after it was last seen, in the watermark's time or else the broker's."""
     duplicates: Literal["drop", "reject"] = "drop"
 
 
 class Windows(Table, frozen=True, kw_only=True):
-    """`[windows]`: rows wait until all of their window are there; either of a length, or sessions."""
+    """`[windows]`: rows wait until their window is complete. Windows have a length, or are sessions."""
 
     length: Text | None = None
     gap: Text | None = None
-    """A session has ended when nothing came for so long."""
+    """A session ends when no row came for this long."""
     by: list[Text] = []
-    """Whose sessions: `["user"]`."""
+    """Columns that identify a session's owner: `["user"]`."""
 
 
 class Rejects(Table, frozen=True, kw_only=True):
@@ -151,8 +151,9 @@ class Rejects(Table, frozen=True, kw_only=True):
     exchange: str = ""
     routing_key: str = ""
     max_count: Count | None = None
-    """More than that in a batch stop the pipeline before the batch is committed."""
+    """If more messages of a batch are rejected, the pipeline stops before the batch is committed."""
     max_share: Share | None = None
+    """If a larger share of a run is rejected, the pipeline stops before the batch is committed."""
 
 
 class Sink(Table, frozen=True, kw_only=True, rename={"rows": "from"}):
@@ -160,7 +161,7 @@ class Sink(Table, frozen=True, kw_only=True, rename={"rows": "from"}):
 
     name: Name
     rows: Name | None = None
-    """A step; without it, the last one."""
+    """The step whose rows are written. Default: the last step."""
     format: Text = "parquet"
     path: Text | None = None
     partition_by: list[Text] = []
@@ -169,24 +170,24 @@ class Sink(Table, frozen=True, kw_only=True, rename={"rows": "from"}):
 
 
 class Trigger(Table, frozen=True, kw_only=True):
-    """`[trigger]`: how often a batch begins; as soon as the last one has ended, if nothing is said."""
+    """`[trigger]`: how often a batch begins. Default: as soon as the last batch has ended."""
 
     every: Text | None = None
 
 
 class Spark(Table, frozen=True, kw_only=True):
-    """`[spark]`"""
+    """`[spark]`: the Spark session."""
 
     master: Text = "local[*]"
     conf: Settings = {}
     packages: list[Text] = []
-    """Jars by their Maven coordinates, for formats that Spark does not have."""
+    """Maven coordinates of jars, for formats that are not part of Spark."""
     jars: list[Text] = []
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionStep:
-    """A step in Python: it gets the rows of `of`, and gives its own. See `pipeline.Pipeline.step`."""
+    """A step in Python: it gets the rows of `of` and returns its own. See `pipeline.Pipeline.step`."""
 
     name: str
     of: str
@@ -195,7 +196,7 @@ class FunctionStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """All of a file, and the steps that were added to it in Python."""
+    """The content of a pipeline's file, and the steps that were added to it in Python."""
 
     file: str
     lines: Lines
@@ -220,7 +221,7 @@ class Declaration:
 
     @property
     def last(self) -> str:
-        """What a sink gets that does not say what it wants."""
+        """Name of the last step: the default input of a sink."""
         return self.step_names[-1] if self.step_names else INPUT
 
     @property
@@ -229,7 +230,7 @@ class Declaration:
 
 
 class _Top(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in a table."""
+    """The keys outside of all tables."""
 
     name: PipelineName
     checkpoint: Text
@@ -243,7 +244,7 @@ _TABLES: Final[dict[str, type[Table]]] = {
     "spark": Spark,
 }
 _OPTIONAL: Final[dict[str, type[Table]]] = {"watermark": Watermark, "dedup": Dedup, "windows": Windows}
-"""Those that are not there do nothing, and have no values of their own."""
+"""Tables without default values: a missing table turns its feature off."""
 _ARRAYS: Final[dict[str, type[Table]]] = {
     "tables": Static,
     "steps": Step,
@@ -255,7 +256,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read(path: Path, environment: Mapping[str, str] = os.environ) -> Declaration:
-    """The file's declaration, each value of its type."""
+    """Return the declaration in a file, each value of its type."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -266,7 +267,7 @@ def read(path: Path, environment: Mapping[str, str] = os.environ) -> Declaration
 def parse(
     text: str, *, file: str, folder: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Declaration:
-    """Paths in it that are not absolute are those of the folder, or of where the process is."""
+    """Return the declaration in a text. Relative paths start at the folder, or the working directory."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -275,15 +276,15 @@ def parse(
 
 
 def _not_toml(file: str, text: str, error: tomllib.TOMLDecodeError) -> BadPipeline:
-    said = str(error)
-    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", said)
-    line = int(found[1]) if found and found[1] else len(text.splitlines())
-    problem = said[: found.start()] if found else said
+    message = str(error)
+    match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    line = int(match[1]) if match and match[1] else len(text.splitlines())
+    problem = message[: match.start()] if match else message
     return BadPipeline(file, line, "", f"is not TOML: {problem[:1].lower()}{problem[1:]}")
 
 
 class _Reading:
-    """One file on its way into classes."""
+    """Reads one file into the classes above."""
 
     def __init__(self, file: str, lines: Lines, folder: Path, environment: Mapping[str, str]) -> None:
         self._file = file
@@ -327,48 +328,46 @@ class _Reading:
             if name not in fields:
                 raise self._unknown(key, name, fields)
         try:
-            return msgspec.convert(self._placed(self._filled_in(key, value)), kind)
+            return msgspec.convert(self._with_absolute_paths(self._with_variables(key, value)), kind)
         except msgspec.ValidationError as error:
             raise self._invalid(key, error) from None
 
-    def _placed(self, value: dict[str, Any]) -> dict[str, Any]:
-        """With paths that are the same wherever the process is."""
+    def _with_absolute_paths(self, table: dict[str, Any]) -> dict[str, Any]:
         return {
-            name: str(self._folder / each)
-            if name in _PATHS and isinstance(each, str) and each and ":/" not in each
-            else each
-            for name, each in value.items()
+            name: str(self._folder / value)
+            if name in _PATHS and isinstance(value, str) and value and ":/" not in value
+            else value
+            for name, value in table.items()
         }
 
-    def _filled_in(self, key: Key, value: Any) -> Any:
-        """With the environment's variables in the place of their names."""
+    def _with_variables(self, key: Key, value: Any) -> Any:
+        """Return a value with each `${NAME}` in it replaced by the environment variable."""
         if isinstance(value, dict):
-            return {name: self._filled_in((*key, name), each) for name, each in value.items()}
+            return {name: self._with_variables((*key, name), inner) for name, inner in value.items()}
         if isinstance(value, list):
-            return [self._filled_in((*key, index), each) for index, each in enumerate(value)]
+            return [self._with_variables((*key, index), inner) for index, inner in enumerate(value)]
         if not isinstance(value, str):
             return value
-        for name, otherwise in ((found[1], found[2]) for found in _VARIABLE.finditer(value)):
-            if name not in self._environment and otherwise is None:
+        for name, default in ((match[1], match[2]) for match in _VARIABLE.finditer(value)):
+            if name not in self._environment and default is None:
                 hint = f"export {name}=..., or write the value into the file"
                 raise self._wrong(key, f"needs the environment variable {name}, which is not set", hint=hint)
-        return _VARIABLE.sub(lambda found: self._environment.get(found[1], found[2]), value)
+        return _VARIABLE.sub(lambda match: self._environment.get(match[1], match[2]), value)
 
     def _invalid(self, key: Key, error: msgspec.ValidationError) -> BadPipeline:
-        """`Expected `str`, got `int` - at `$.queue`` in our words."""
-        said, _, place = str(error).partition(" - at `$")
+        """Return an error with msgspec's message, like `Expected `str`, got `int` - at `$.queue``."""
+        message, _, place = str(error).partition(" - at `$")
         inner = tuple(re.findall(r"\.([^.\[`]+)", place))
-        if missing := re.search(r"missing required field `(.*)`", said):
+        if missing := re.search(r"missing required field `(.*)`", message):
             return self._wrong((*key, missing[1]), "is missing")
-        if "matching regex" in said:
+        if "matching regex" in message:
             allowed = (
                 "letters, digits and _, a letter first" if key else "up to 100 letters, digits, . _ and -"
             )
             return self._wrong((*key, *inner), f"can't be a name: {allowed}")
-        said = (
-            said.replace("`", "'").replace("Expected", "is wrong: expected").replace("Invalid", "is wrong:")
-        )
-        return self._wrong((*key, *inner), said)
+        message = message.replace("`", "'")
+        message = message.replace("Expected", "is wrong: expected").replace("Invalid", "is wrong:")
+        return self._wrong((*key, *inner), message)
 
     def _unknown(self, key: Key, name: str, known: set[str]) -> BadPipeline:
         near = difflib.get_close_matches(name, known, n=1)
@@ -380,8 +379,8 @@ class _Reading:
 
 
 def dotted(key: Key) -> str:
-    """`sinks[1].path`, counted from one, as people do."""
-    found = ""
+    """Return a key as text, counted from one: `sinks[1].path`."""
+    text = ""
     for part in key:
-        found += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if found else part
-    return found
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

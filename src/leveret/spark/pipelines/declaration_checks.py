@@ -1,7 +1,7 @@
-"""What a declaration must hold beyond the types of its values; no Java is needed, and no broker.
+"""Checks of a declaration beyond the types of its values. They need neither Java nor a broker.
 
-Names are there once and mean something, steps see those before them, SQL parses, sinks have what their format
-needs. The first problem is the one that is told.
+Names are unique and known, a step reads only steps before it, SQL parses, sinks have the keys that their
+format needs. The first problem is raised. `timechecks` and `pathchecks` are parts of these checks.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ from typing import Final
 from leveret.spark.errors import BadOption
 from leveret.spark.options import SinkOptions, SourceOptions
 from leveret.spark.pipelines import pathchecks, sql, timechecks
-from leveret.spark.pipelines.declaration import FILES as FILES
-from leveret.spark.pipelines.declaration import INPUT, Declaration, Sink
-from leveret.spark.pipelines.declaration import MESSAGE as MESSAGE
+from leveret.spark.pipelines.declaration import FILES, INPUT, MESSAGE, Declaration, Sink
 from leveret.spark.pipelines.toml_lines import Key
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|`[^`]+`|\[[^\]]+\]|[^\s."`()\[\]]+)'
 TABLE_NAME: Final = re.compile(rf"((?:{_PART}\.)*){_PART}")
-"""Of a database, with or without quotes; first the schema that it is in, if it says so, with its dot."""
-_OF_BROKER: Final = ("url", "user", "password", "tlsCaFile", "flightUrl", "brokerTimeout")
+"""Name of a table in a database, with or without quotes. Group 1 is its schema with the dot, or empty."""
+_BROKER_OPTIONS: Final = ("url", "user", "password", "tlsCaFile", "flightUrl", "brokerTimeout")
 _CONDITION: Final = "a condition of SQL on the columns of a row, like amount > 0"
 _LAST_ALONE: Final = "'overwrite' would leave the last batch alone"
 _OWN_NAME: Final = "each needs a name of its own"
-_OF_PARSING: Final = frozenset(("mode", "columnnameofcorruptrecord"))
-"""Options by which the pipeline finds out what does not parse."""
-HIDDEN: Final = "_"
-"""How columns begin that do not come from a body."""
+_PARSE_OPTIONS_OF_PIPELINE: Final = frozenset(("mode", "columnnameofcorruptrecord"))
+"""Options by which the pipeline finds bodies that do not parse."""
+_HIDDEN: Final = "_"
+"""First character of columns that do not come from a body."""
 
 
 def check(declared: Declaration) -> None:
-    """Raises `BadPipeline` for the first problem."""
+    """Raise `BadPipeline` for the first problem."""
     _check_source(declared)
     _check_parse(declared)
     _check_names(declared)
@@ -51,7 +49,7 @@ def check(declared: Declaration) -> None:
 
 
 def source_options(declared: Declaration) -> dict[str, str]:
-    """The options of `readStream`, as Spark takes them."""
+    """Return the options of `readStream`."""
     source = declared.source
     named = {
         "url": source.url,
@@ -66,13 +64,13 @@ def source_options(declared: Declaration) -> dict[str, str]:
 
 
 def broker_options(declared: Declaration) -> dict[str, str]:
-    """The options that say which broker it is, and who we are: for the rejects, and sinks of the same one."""
+    """Return the options of the source's broker and login: for the rejects, and for sinks on that broker."""
     options = {name.lower(): value for name, value in source_options(declared).items()}
-    return {name: options[name.lower()] for name in _OF_BROKER if name.lower() in options}
+    return {name: options[name.lower()] for name in _BROKER_OPTIONS if name.lower() in options}
 
 
 def as_options(settings: Mapping[str, object]) -> dict[str, str]:
-    """Strings, as Spark's options are."""
+    """Return settings as strings, as Spark's options are."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in settings.items()
@@ -90,7 +88,7 @@ def _check_source(declared: Declaration) -> None:
 def _check_parse(declared: Declaration) -> None:
     parse, key = declared.parse, ("parse", "schema")
     for name in parse.options:
-        if name.lower() in _OF_PARSING:
+        if name.lower() in _PARSE_OPTIONS_OF_PIPELINE:
             hint = "leave it out: a body that does not parse is rejected"
             raise declared.wrong(("parse", "options", name), "is the pipeline's own", hint=hint)
     if parse.schema is None:
@@ -106,23 +104,28 @@ def _check_parse(declared: Declaration) -> None:
     except sql.Unparsed as error:
         hint = "columns and their types, as Spark names them: id LONG NOT NULL, amount DOUBLE"
         raise declared.wrong(key, str(error), hint=hint) from None
+    if problem := column_problem(columns):
+        raise declared.wrong(key, f"has {problem[0]}", hint=problem[1])
+
+
+def column_problem(columns: Iterable[sql.Column]) -> tuple[str, str] | None:
+    """Return what is wrong with the names of these columns, and a hint; None if nothing is."""
     seen: set[str] = set()
-    for column in columns:
-        if column.name.startswith(HIDDEN):
-            hint = "names with _ in front are the pipeline's own: _message, _batch, ..."
-            raise declared.wrong(key, f"has a column '{column.name}'", hint=hint)
-        if column.name.lower() in seen:
-            hint = "names that differ by case only are the same"
-            raise declared.wrong(key, f"has column '{column.name}' twice", hint=hint)
-        seen.add(column.name.lower())
+    for name in (column.name for column in columns):
+        if name.startswith(_HIDDEN):
+            return f"a column '{name}'", "names with _ in front are the pipeline's own: _message, _batch, ..."
+        if name.lower() in seen:
+            return f"column '{name}' twice", "names that differ by case only are the same"
+        seen.add(name.lower())
+    return None
 
 
 def _check_names(declared: Declaration) -> None:
     seen = {INPUT}
     for key, name in _names(declared):
         if name.lower() in seen:
-            what = "is the name of the parsed rows" if name.lower() == INPUT else "is there twice"
-            raise declared.wrong((*key, "name"), f"'{name}' {what}", hint=_OWN_NAME)
+            problem = "is the name of the parsed rows" if name.lower() == INPUT else "is there twice"
+            raise declared.wrong((*key, "name"), f"'{name}' {problem}", hint=_OWN_NAME)
         seen.add(name.lower())
     sinks: set[str] = set()
     for index, sink in enumerate(declared.sinks):
@@ -137,7 +140,7 @@ def _names(declared: Declaration) -> Iterator[tuple[Key, str]]:
 
 
 def _check_steps(declared: Declaration) -> None:
-    """Each sees the ones before: so what refers to a later one, or to itself, goes round in circles."""
+    """Raise if a step reads itself, a later step, or a table that is not declared."""
     visible = {INPUT, *(table.name for table in declared.tables)}
     steps = [step.name for step in declared.steps]
     for index, step in enumerate(declared.steps):
@@ -151,7 +154,7 @@ def _check_steps(declared: Declaration) -> None:
             if name in steps:
                 hint = "a step sees the ones before it: change their order, or break the circle"
                 raise declared.wrong(key, f"of '{step.name}' reads '{name}', which comes later", hint=hint)
-            raise declared.wrong(key, f"reads '{name}', which is not there", hint=_there_are(visible))
+            raise declared.wrong(key, f"reads '{name}', which is not declared", hint=_known_names(visible))
         visible.add(step.name)
 
 
@@ -162,24 +165,24 @@ def _tables_of(declared: Declaration, key: Key, query: str) -> list[str]:
         raise declared.wrong(key, str(error), hint="one query, as Spark's SQL has it") from None
 
 
-def _there_are(names: Iterable[str]) -> str:
+def _known_names(names: Iterable[str]) -> str:
     return f"there are {', '.join(sorted(names))}"
 
 
 def _check_functions(declared: Declaration) -> None:
-    """Those of Python come after those of the file, each after what it reads."""
+    """Check the steps in Python: they come after those of the file, and each after the step that it reads."""
     known = {INPUT, *(table.name for table in declared.tables), *(step.name for step in declared.steps)}
     for step in declared.functions:
         if step.name in known:
             raise declared.wrong((), f"step '{step.name}' is there twice", hint=_OWN_NAME)
         if step.of not in known:
-            what = f"step '{step.name}' reads '{step.of}', which is not there"
-            raise declared.wrong((), what, hint=_there_are(known))
+            problem = f"step '{step.name}' reads '{step.of}', which is not declared"
+            raise declared.wrong((), problem, hint=_known_names(known))
         known.add(step.name)
 
 
 def _check_expectations(declared: Declaration) -> None:
-    keeping = _keeping_the_message(declared)
+    keeping = _steps_with_message(declared)
     for index, expectation in enumerate(declared.expectations):
         key: Key = ("expectations", index)
         _check_step(declared, (*key, "step"), expectation.step)
@@ -191,24 +194,25 @@ def _check_expectations(declared: Declaration) -> None:
         except sql.Unparsed as error:
             raise declared.wrong((*key, "that"), str(error), hint=_CONDITION) from None
         if not columns:
-            what = "names no column, so it is the same for all rows"
-            raise declared.wrong((*key, "that"), what, hint=_CONDITION)
+            problem = "names no column, so it is the same for all rows"
+            raise declared.wrong((*key, "that"), problem, hint=_CONDITION)
 
 
 def _check_step(declared: Declaration, key: Key, name: str) -> None:
     names = {INPUT, *declared.step_names}
     if name not in names:
-        raise declared.wrong(key, f"'{name}' is no step", hint=_there_are(names))
+        raise declared.wrong(key, f"'{name}' is no step", hint=_known_names(names))
 
 
-def _keeping_the_message(declared: Declaration) -> set[str]:
-    """The steps of whose rows it is known which message they come from."""
+def _steps_with_message(declared: Declaration) -> set[str]:
+    """Return the steps that keep column `_message`."""
     keeping = {INPUT}
     for step in declared.steps:
         star, names = sql.names_of(step.sql)
         if MESSAGE in names or (star and keeping.intersection(sql.tables_of(step.sql))):
             keeping.add(step.name)
-    keeping.update(step.name for step in declared.functions)  # whether they do is seen when they run
+    # a function may drop the column, which fails when it runs
+    keeping.update(step.name for step in declared.functions)
     return keeping
 
 
@@ -223,22 +227,21 @@ def _check_rejects(declared: Declaration) -> None:
 
 
 def _leads_back(declared: Declaration) -> bool:
-    """As far as names tell; what is bound where, the broker knows."""
+    """Whether rejects go to the source, as far as names show. Bindings are known to the broker only."""
     rejects, source = declared.rejects, SourceOptions.parse(source_options(declared))
     if rejects.exchange:
         return rejects.exchange == source.topic
-    partition = rf"{re.escape(source.topic)}-\d+" if source.topic else None
-    return rejects.routing_key in (source.queue, source.stream) or (
-        partition is not None and re.fullmatch(partition, rejects.routing_key) is not None
-    )
+    if source.topic:
+        return re.fullmatch(rf"{re.escape(source.topic)}-\d+", rejects.routing_key) is not None
+    return rejects.routing_key in (source.queue, source.stream)
 
 
 def _check_sink(declared: Declaration, sink: Sink, key: Key) -> None:
     if sink.rows is not None:
         _check_step(declared, (*key, "from"), sink.rows)
     if sink.format in FILES and sink.path is None:
-        what = f"is missing: {sink.format} is written to a directory"
-        raise declared.wrong((*key, "path"), what, hint=f"path = 'lake/{sink.name}'")
+        problem = f"is missing: {sink.format} is written to a directory"
+        raise declared.wrong((*key, "path"), problem, hint=f"path = 'lake/{sink.name}'")
     if sink.format == "leveret":
         _check_leveret(declared, sink, key)
     if sink.format == "jdbc":
@@ -269,7 +272,7 @@ def _check_leveret(declared: Declaration, sink: Sink, key: Key) -> None:
         SinkOptions.parse(broker_options(declared) | as_options(sink.options))
     except BadOption as error:
         raise declared.wrong((*key, "options"), f"is wrong: {error.sentence}", hint=error.hint) from None
-    for name, given in (("mode", sink.mode == "overwrite"), ("partition_by", bool(sink.partition_by))):
-        if given:
+    for name, is_set in (("mode", sink.mode == "overwrite"), ("partition_by", bool(sink.partition_by))):
+        if is_set:
             hint = "leave it out: rows become messages, and nothing is replaced"
             raise declared.wrong((*key, name), "is for tables", hint=hint)

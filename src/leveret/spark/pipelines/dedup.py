@@ -1,9 +1,9 @@
-"""Rows that are there twice: found by their key, in their batch and among the keys that are remembered.
+"""Duplicate rows: found by their key, in their own batch and among the keys that are remembered.
 
-A row is a duplicate if its key was seen before, at a time that is less than `within` ago; before is a lower
-(partition, offset). Rows that are rejected take no part: the corrected copy of one is no duplicate. What is
-remembered is a table: the key, when it was last seen, and the message that was taken for it. Where it is kept
-is `memory`'s. The rule: a key is forgotten only when no row that is still to come could be its duplicate.
+A row is a duplicate if its key was seen before, less than `within` ago. Rows of one batch are ordered by
+partition and offset. Rejected rows take no part: the corrected copy of a rejected row is no duplicate. The
+remembered keys are a table: the key, when it was last seen, and the message that was taken for it.
+`batch_state` stores this table. The rule: a key is forgotten only when no later row can be its duplicate.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from leveret.spark.pipelines.declaration import MESSAGE, Dedup
 from leveret.spark.pipelines.lateness import TIME, us_of
 
 KEY: Final = "_key"
-"""Null where a row takes no part."""
+"""Column of the key; null where a row takes no part in dedup."""
 DUPLICATE_OF: Final = "_duplicate_of"
-"""Null, or which message was taken in its place."""
+"""Column of the message that was taken instead of a duplicate; null for other rows."""
 STEP: Final = "dedup"
 _SEEN: Final = "_seen"
 _TAKEN: Final = "_taken"
@@ -29,7 +29,7 @@ _IDENTITY: Final = "struct<partition: int, offset: bigint, queue: string>"
 
 
 def marked(rows: DataFrame, dedup: Dedup, remembered: DataFrame | None) -> DataFrame:
-    """With `_key` and `_duplicate_of`, and `_reject` where a key is null, or duplicates are rejected."""
+    """Add `_key` and `_duplicate_of`, and set `_reject` where a key is null or duplicates are rejected."""
     columns = [(name, parsing.named(name)) for name in dedup.columns]
     missing = [
         F.when(column.isNull(), parsing.reason(STEP, name, "is null or missing")) for name, column in columns
@@ -54,8 +54,9 @@ def _with_duplicates(rows: DataFrame, within_us: int, remembered: DataFrame | No
     else:
         rows = rows.join(remembered.withColumnRenamed(_TAKEN, _BEFORE), on=KEY, how="left")
     offset, takes_part = F.col(f"{MESSAGE}.offset"), F.col(KEY).isNotNull()
-    alone = F.when(~takes_part, offset)  # rows without a key would otherwise be one large partition
-    order = Window.partitionBy(KEY, alone).orderBy(f"{MESSAGE}.partition", offset)
+    # rows without a key would otherwise be one large partition
+    spread = F.when(~takes_part, offset)
+    order = Window.partitionBy(KEY, spread).orderBy(f"{MESSAGE}.partition", offset)
     earlier = order.rowsBetween(Window.unboundedPreceding, -1)
     seen = F.greatest(F.max(TIME).over(earlier), F.col(_SEEN))
     is_new = F.coalesce(F.col(TIME) >= seen + within_us, F.lit(True))
@@ -66,12 +67,12 @@ def _with_duplicates(rows: DataFrame, within_us: int, remembered: DataFrame | No
 
 
 def orphaned(rows: DataFrame, refused: DataFrame, dedup: Dedup) -> DataFrame:
-    """Duplicates of rows of the same batch that are rejected after all: so are they, and not dropped."""
+    """Return duplicates of refused rows of the same batch. They are rejected too, and not dropped."""
     of = F.col(DUPLICATE_OF)
-    gone = refused.select(_identity().alias(_TAKEN))
-    found = rows.where(is_duplicate()).join(gone, on=of == F.col(_TAKEN), how="left_semi")
+    refused_ids = refused.select(_identity().alias(_TAKEN))
+    orphans = rows.where(is_duplicate()).join(refused_ids, on=of == F.col(_TAKEN), how="left_semi")
     why = F.concat(F.lit("is a duplicate of offset "), of["offset"], F.lit(", which is rejected"))
-    return parsing.rejected(found, parsing.reason(STEP, dedup.columns[0], why))
+    return parsing.rejected(orphans, parsing.reason(STEP, dedup.columns[0], why))
 
 
 def is_duplicate() -> Column:
@@ -90,23 +91,23 @@ def remembered_after(
     clock_us: int | None,
     refused: DataFrame | None,
 ) -> DataFrame:
-    """What is remembered after a batch of rows that are `marked`; `refused` were rejected after that."""
+    """Return the keys to remember after a batch of `marked` rows; `refused` are rows that a step rejected."""
     taken = F.when(is_taken(), _identity())
-    found = rows.where(F.col(KEY).isNotNull()).select(KEY, F.col(TIME).alias(_SEEN), taken.alias(_TAKEN))
+    keys = rows.where(F.col(KEY).isNotNull()).select(KEY, F.col(TIME).alias(_SEEN), taken.alias(_TAKEN))
     if before is None:
-        found = found.withColumn(_BEFORE, F.lit(None).cast(_IDENTITY))
+        keys = keys.withColumn(_BEFORE, F.lit(None).cast(_IDENTITY))
     else:
-        found = found.unionByName(before.withColumnRenamed(_TAKEN, _BEFORE), allowMissingColumns=True)
+        keys = keys.unionByName(before.withColumnRenamed(_TAKEN, _BEFORE), allowMissingColumns=True)
     last_taken = F.coalesce(F.max(_TAKEN), F.max(_BEFORE)).alias(_TAKEN)
-    found = found.groupBy(KEY).agg(F.max(_SEEN).alias(_SEEN), last_taken)
+    keys = keys.groupBy(KEY).agg(F.max(_SEEN).alias(_SEEN), last_taken)
     if clock_us is not None:
-        found = found.where(F.col(_SEEN) + us_of(dedup.within) > clock_us)
+        keys = keys.where(F.col(_SEEN) + us_of(dedup.within) > clock_us)
     if refused is None:
-        return found
-    wrong = refused.select(_identity().alias(_TAKEN))
-    return found.join(wrong, on=_TAKEN, how="left_anti").select(KEY, _SEEN, _TAKEN)
+        return keys
+    refused_ids = refused.select(_identity().alias(_TAKEN))
+    return keys.join(refused_ids, on=_TAKEN, how="left_anti").select(KEY, _SEEN, _TAKEN)
 
 
 def _identity() -> Column:
-    """The later message is the greater one."""
+    """Return the identity of a message as a struct that sorts by partition and offset."""
     return F.struct(*(F.col(f"{MESSAGE}.{name}").alias(name) for name in ("partition", "offset", "queue")))

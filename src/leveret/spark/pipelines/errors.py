@@ -1,4 +1,10 @@
-"""What is wrong with a pipeline: the file, the line, the key, and one sentence."""
+"""Errors of pipelines.
+
+SparkSideError
+├── BadPipeline       an error in the pipeline's file
+├── TooManyRejects    a threshold of [rejects] was passed
+└── CheckpointInUse   another run uses the checkpoint
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from leveret.spark.errors import SparkSideError
 
 
 class BadPipeline(SparkSideError):
-    """`BadPipeline("orders.toml", 12, "source.queu", "is no key of it", hint="did you mean 'queue'?")`."""
+    """`BadPipeline("orders.toml", 12, "source.queu", "is unknown", hint="did you mean 'queue'?")`."""
 
     def __init__(self, file: str, line: int, key: str, problem: str, *, hint: str = "") -> None:
         where = f"{file}, line {line}" if line else file
@@ -18,8 +24,8 @@ class BadPipeline(SparkSideError):
 
 
 class TooManyRejects(SparkSideError):
-    """A threshold was passed: the batch is not committed, and nothing of it is settled."""
+    """Too many messages were rejected: the batch is not committed, and none of its messages is settled."""
 
 
 class CheckpointInUse(SparkSideError):
-    """Another run of the pipeline is going on: nothing of it was touched."""
+    """Another run uses the checkpoint: this one has changed nothing."""

@@ -1,4 +1,4 @@
-"""What a pipeline is going to do, in words: for `leveret pipeline explain`, without Java."""
+"""The description of a pipeline in words, for `leveret pipeline explain`. It needs no Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.spark.shared_directory import without_keys
 
 
 def explain(declared: Declaration) -> list[tuple[str, list[str]]]:
-    """Headings, and what is to be said under them."""
+    """Return headings and the lines under each."""
     return [
         ("source", _source(declared)),
         ("parse", _parse(declared)),
@@ -32,17 +32,17 @@ def _source(declared: Declaration) -> list[str]:
         if limit is not None
     ]
     most = f"at most {' and '.join(limits)}" if limits else "all that is ready"
-    found = [
+    lines = [
         f"{options.described} at {options.where}, as query '{declared.name}'",
         f"a batch takes {most}",
         "messages are settled when their batch is in Spark's commit log",
     ]
     if options.queue is not None and options.spool_location is not None:
-        found.append(
+        lines.append(
             "where the broker is not Leveret: exactly once for messages with a message_id of their own, "
             "at least once for others"
         )
-    return found
+    return lines
 
 
 def _parse(declared: Declaration) -> list[str]:
@@ -52,32 +52,30 @@ def _parse(declared: Declaration) -> list[str]:
     if parse.schema is None:
         return ["bodies are JSON; the schema is inferred from what is there at the first run, and kept"]
     columns = sql.schema_of(parse.schema)
-    found = [f"{each.name} {each.type}{' (required)' if each.required else ''}" for each in columns]
-    return [f"bodies are {parse.format.upper()}: {', '.join(found)}"]
+    described = [
+        f"{column.name} {column.type}{' (required)' if column.required else ''}" for column in columns
+    ]
+    return [f"bodies are {parse.format.upper()}: {', '.join(described)}"]
 
 
 def _time(declared: Declaration) -> list[tuple[str, list[str]]]:
-    """Only what is declared of it."""
-    found = [
-        ("watermark", _watermark(declared)),
-        ("dedup", _dedup(declared)),
-        ("windows", _windows(declared)),
-    ]
-    return [(heading, lines) for heading, lines in found if lines]
+    """Return the headings of watermark, dedup and windows, as far as they are declared."""
+    parts = {"watermark": _watermark, "dedup": _dedup, "windows": _windows}
+    return [(heading, lines) for heading, describe in parts.items() if (lines := describe(declared))]
 
 
 def _watermark(declared: Declaration) -> list[str]:
     mark = declared.watermark
     if mark is None:
         return []
-    found = [
+    lines = [
         f"is {mark.delay} before the latest {mark.column} so far; it never goes back",
         f"rows whose {mark.column} is before the watermark that the last batch left are late, and rejected",
         "rows without a time are rejected",
     ]
     if mark.max_ahead is not None:
-        found.append(f"rows whose time is more than {mark.max_ahead} after their message came are rejected")
-    return found
+        lines.append(f"rows whose time is more than {mark.max_ahead} after their message came are rejected")
+    return lines
 
 
 def _dedup(declared: Declaration) -> list[str]:
@@ -86,9 +84,9 @@ def _dedup(declared: Declaration) -> list[str]:
         return []
     by = f"{declared.watermark.column}" if declared.watermark else f"{MESSAGE}.enqueued_at"
     keys = ", ".join(dedup.columns)
-    done = "dropped, and counted" if dedup.duplicates == "drop" else "rejected"
+    fate = "dropped, and counted" if dedup.duplicates == "drop" else "rejected"
     return [
-        f"of rows with the same {keys} the first is taken, the others are {done}",
+        f"of rows with the same {keys} the first is taken, the others are {fate}",
         f"a key is remembered until {dedup.within} after it was last seen, by {by}",
         "rows that are rejected are not remembered, and rows without a key are rejected",
     ]
@@ -109,26 +107,31 @@ def _windows(declared: Declaration) -> list[str]:
 
 
 def _steps(declared: Declaration) -> list[str]:
-    found = [f"{step.name} reads {', '.join(sql.tables_of(step.sql))}" for step in declared.steps]
-    found += [f"{step.name} is a function of {step.of}" for step in declared.functions]
-    return found or [f"none: sinks get the parsed rows, {INPUT}"]
+    lines = [f"{step.name} reads {', '.join(sql.tables_of(step.sql))}" for step in declared.steps]
+    lines += [f"{step.name} is a function of {step.of}" for step in declared.functions]
+    return lines or [f"none: sinks get the parsed rows, {INPUT}"]
 
 
 def _rejects(declared: Declaration) -> list[str]:
     rejects = declared.rejects
     where = f"exchange '{rejects.exchange}'" if rejects.exchange else "the default exchange"
-    found = [f"to {where} with routing key '{rejects.routing_key}', with the reason in headers"]
-    found += ["each is published once on Leveret, and at least once on any other broker"]
-    found += ["what does not parse, and what lacks a required column"]
-    found += [f"at {each.step}: what is not {each.that}" for each in declared.expectations]
+    lines = [
+        f"to {where} with routing key '{rejects.routing_key}', with the reason in headers",
+        "each is published once on Leveret, and at least once on any other broker",
+        "bodies that do not parse, and rows that lack a required column",
+    ]
+    lines += [
+        f"at {expectation.step}: rows for which this is not true: {expectation.that}"
+        for expectation in declared.expectations
+    ]
     if rejects.max_count is not None:
-        found.append(f"more than {rejects.max_count:,} in a batch stop the pipeline")
+        lines.append(f"more than {rejects.max_count:,} in a batch stop the pipeline")
     if rejects.max_share is not None:
-        found.append(
-            f"a share of more than {rejects.max_share:.1%} of a run stops the pipeline; what has less than "
-            f"{SHARE_FROM} messages counts as if it had as many"
+        lines.append(
+            f"a share of more than {rejects.max_share:.1%} of a run stops the pipeline; a run of fewer than "
+            f"{SHARE_FROM} messages counts as that many"
         )
-    return found
+    return lines
 
 
 def _sink(declared: Declaration, index: int) -> str:

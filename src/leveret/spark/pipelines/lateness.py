@@ -1,9 +1,9 @@
-"""The time of a row, and the watermark: how far time has come, and who is too late for it.
+"""The time of a row, and the watermark: rows with an earlier time are late.
 
-A batch is judged by the watermark that the batches before it have left; the latest time of its good rows,
-less the delay, is what it leaves behind. So a row is never late because of its own batch, and a batch that
-runs again judges the same. A late row is rejected like any other that can't be used. Without a watermark the
-time of a row is when the broker got its message, and nothing is late. Times are in microseconds.
+A batch is judged by the watermark after the batch before it. The next watermark is the latest time of its
+good rows, less the delay. So a row is never late because of its own batch, and a batch that runs again is
+judged as before. A late row is rejected with a reason. Without a watermark the time of a row is when the
+broker got its message, and no row is late. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leveret.spark.pipelines import parsed_rows as parsing
 from leveret.spark.pipelines.declaration import MESSAGE, Watermark
 
 TIME: Final = "_time"
-"""Of a row, in microseconds."""
+"""Column of a row's time in microseconds."""
 STEP: Final = "watermark"
 _ENQUEUED: Final = f"{MESSAGE}.enqueued_at"
 
@@ -28,13 +28,13 @@ def us_of(duration: str) -> int:
 
 
 def timed(rows: DataFrame, watermark: Watermark | None) -> DataFrame:
-    """With column `_time`; null where the row has none."""
+    """Add column `_time`; null where the row has no time."""
     given = F.col(_ENQUEUED) if watermark is None else parsing.named(watermark.column)
     return rows.withColumn(TIME, F.unix_micros(given.try_cast("timestamp")))
 
 
 def judged(rows: DataFrame, watermark: Watermark | None, clock_us: int | None) -> DataFrame:
-    """With `_reject` where a row has no time, is late, or is ahead of it; those have no `_time` any more."""
+    """Set `_reject` where a row has no time, is late, or is too far ahead; set its `_time` to null."""
     if watermark is None:
         return rows
     time, column = F.col(TIME), watermark.column
@@ -42,23 +42,23 @@ def judged(rows: DataFrame, watermark: Watermark | None, clock_us: int | None) -
     def when(condition: Column, why: str | Column) -> Column:
         return F.when(condition, parsing.reason(STEP, column, why))
 
-    found = [
+    reasons = [
         when(parsing.named(column).isNull(), "is null or missing"),
         when(time.isNull(), "is not a time"),
     ]
     if watermark.max_ahead is not None:
         ahead = time > F.unix_micros(_ENQUEUED) + us_of(watermark.max_ahead)
         why = F.concat(F.lit("is ahead of its time: "), _shown(time), F.lit(" came at "), F.col(_ENQUEUED))
-        found.append(when(ahead, why))
+        reasons.append(when(ahead, why))
     if clock_us is not None:
         before = F.concat(F.lit(" is before the watermark "), _shown(F.lit(clock_us)))
-        found.append(when(time < clock_us, F.concat(F.lit("is late: "), _shown(time), before)))
-    rows = parsing.rejected(rows, *found)
+        reasons.append(when(time < clock_us, F.concat(F.lit("is late: "), _shown(time), before)))
+    rows = parsing.rejected(rows, *reasons)
     return rows.withColumn(TIME, F.when(F.col(parsing.REJECT).isNull(), time))
 
 
 def clock_after(before_us: int | None, latest_us: int | None, watermark: Watermark | None) -> int | None:
-    """The watermark after a batch; it never goes back. Without one: how far the broker's time has come."""
+    """Return the watermark after a batch; it never goes back. Without one, the latest time at the broker."""
     if latest_us is None:
         return before_us
     reached_us = latest_us if watermark is None else latest_us - us_of(watermark.delay)

@@ -1,8 +1,8 @@
-"""Messages as rows: what a body parses to, and why some do not.
+"""Messages as rows: parses bodies, and sets `_reject` where a body does not parse.
 
-A parsed row has the columns of the body, and `_message`, what else is known of it: `_message.offset`,
-`_message.routing_key`, ... A row that can't be used stays among the others, with the reason in column
-`_reject`: so one pass over a batch finds the good ones and counts the bad.
+A parsed row has the columns of the body, and column `_message` with the other facts about the message:
+`_message.offset`, `_message.routing_key`, ... A rejected row stays among the others, with the reason in
+column `_reject`: so one pass over a batch finds the good rows and counts the bad ones.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (everybody's name for it)
 
 from leveret.spark.pipelines import sql
-from leveret.spark.pipelines.declaration import INPUT, MESSAGE, OF_MESSAGE, Expectation, Parse
+from leveret.spark.pipelines.declaration import MESSAGE, OF_MESSAGE, Expectation, Parse
 from leveret.spark.pipelines.declaration_checks import as_options
 
 REJECT: Final = "_reject"
-"""Null, or step, column and reason."""
+"""Column with step, column and reason of a rejection; null for good rows."""
 BODY: Final = "_body"
 IDENTITY: Final = ("queue", "partition", "offset")
 _PARSED: Final = "_parsed"
 _CORRUPT: Final = "_corrupt"
-_ALONE: Final = "_alone"
+_IS_ALONE: Final = "_alone"
 _END: Final = "_end"
 _LINE_END: Final = r"(\r\n|\r|\n)\z"
 _UNFIT: Final = {"json": "is not JSON, or does not fit the schema", "csv": "does not fit the schema"}
 
 
 def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
-    """The rows of messages, with `_reject` where a body does not parse."""
+    """Return the rows of messages, with `_reject` where a body does not parse."""
     message = F.struct(*OF_MESSAGE).alias(MESSAGE)
     body = F.col("body").alias(BODY)
     text = F.col("body").cast("string")
@@ -43,11 +43,11 @@ def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
     line = text if parse.format == "json" else F.regexp_replace(text, _LINE_END, "")
     value = reader(line, f"{parse.schema}, {_CORRUPT} STRING", options)
     alone = _is_alone(text, options) if parse.format == "json" else F.lit(True)
-    rows = messages.select(value.alias(_PARSED), message, body, alone.alias(_ALONE))
+    rows = messages.select(value.alias(_PARSED), message, body, alone.alias(_IS_ALONE))
     fields = {column: F.col(f"{_PARSED}.{sql.quoted(column.name)}") for column in sql.schema_of(parse.schema)}
     unfit = F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
     reject = F.when(unfit, reason("parse", None, _UNFIT[parse.format]))
-    reject = reject.when(~F.col(_ALONE), reason("parse", None, "has more behind its first object"))
+    reject = reject.when(~F.col(_IS_ALONE), reason("parse", None, "has more behind its first object"))
     for column, field in fields.items():
         if column.required:
             reject = reject.when(field.isNull(), reason("parse", column.name, "is null or missing"))
@@ -56,35 +56,36 @@ def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
 
 
 def _is_alone(text: Column, options: Mapping[str, str]) -> Column:
-    """Whether there is nothing behind the first JSON object, which is as far as Spark reads.
+    """Whether nothing follows the first JSON object. Spark itself stops reading after it.
 
-    So it is where the first brace that closes is the last character. Otherwise it is counted in an array, and
-    only if that fails, read with the options of the file: that takes three times as long as to parse it.
+    If the first closing brace is the last character, nothing follows. Otherwise the text is wrapped in an
+    array, whose elements are counted. Only if counting fails, the array is parsed with the options of the
+    file, which takes three times as long as parsing the body.
     """
     is_flat = F.instr(text, "}") == F.length(F.rtrim(text))
     array = F.concat(F.lit("["), text, F.lit(f'\n,"{_END}"]'))
     is_counted = F.json_array_length(array) == 2
-    read = F.from_json(array, "array<string>", dict(options))
-    is_read = (F.size(read) == 2) & (F.get(read, F.lit(1)) == _END)
-    return F.when(is_flat, True).when(is_counted, True).otherwise(F.coalesce(is_read, F.lit(False)))
+    elements = F.from_json(array, "array<string>", dict(options))
+    is_parsed = (F.size(elements) == 2) & (F.get(elements, F.lit(1)) == _END)
+    return F.when(is_flat, True).when(is_counted, True).otherwise(F.coalesce(is_parsed, F.lit(False)))
 
 
 def expected(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
-    """With `_reject` also where one of these is not true; what was wrong before stays so."""
+    """Set `_reject` where one of these is not true. An earlier rejection of a row stays."""
     if not expectations:
         return rows
     return rejected(rows, _first_failed(expectations))
 
 
 def failed(step: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
-    """Which messages fail at a later step: their identity, and the reason."""
+    """Return the messages whose rows fail at a step: their identity, and the reason."""
     identity = [F.col(f"{MESSAGE}.{name}").alias(name) for name in IDENTITY]
-    found = step.select(*identity, _first_failed(expectations).alias(REJECT))
-    return found.where(F.col(REJECT).isNotNull()).dropDuplicates(list(IDENTITY))
+    judged = step.select(*identity, _first_failed(expectations).alias(REJECT))
+    return judged.where(F.col(REJECT).isNotNull()).dropDuplicates(list(IDENTITY))
 
 
 def good(rows: DataFrame) -> DataFrame:
-    """What SQL sees as `input`."""
+    """Return the rows that are not rejected, with the columns that SQL sees in `input`."""
     return rows.where(F.col(REJECT).isNull()).drop(REJECT, BODY)
 
 
@@ -93,7 +94,7 @@ def bad(rows: DataFrame) -> DataFrame:
 
 
 def unfit_column(parse: Parse) -> Column:
-    """Of a rejected JSON body: the first column that is there, and not of its type."""
+    """Return the first column of a rejected JSON body that is present but not of its type."""
     unknown = F.lit(None).cast("string")
     if parse.format != "json" or parse.schema is None:
         return unknown
@@ -111,32 +112,29 @@ def unfit_column(parse: Parse) -> Column:
     )
 
 
-def of_input(expectations: Sequence[Expectation]) -> list[Expectation]:
-    return [each for each in expectations if each.step == INPUT]
-
-
 def _first_failed(expectations: Sequence[Expectation]) -> Column:
-    """Why a row is rejected; null where all of them are true."""
+    """Return the reason of the first expectation that is not true; null where all are true."""
     reasons = []
-    for each in expectations:
-        column = each.column or sql.columns_of(each.that)[0]
-        said = reason(each.step, column, each.reason or f"does not hold: {each.that}")
-        reasons.append(F.when(~F.coalesce(F.expr(each.that), F.lit(False)), said))
+    for expectation in expectations:
+        column = expectation.column or sql.columns_of(expectation.that)[0]
+        text = expectation.reason or f"does not hold: {expectation.that}"
+        is_true = F.coalesce(F.expr(expectation.that), F.lit(False))
+        reasons.append(F.when(~is_true, reason(expectation.step, column, text)))
     return F.coalesce(*reasons)
 
 
 def rejected(rows: DataFrame, *reasons: Column) -> DataFrame:
-    """With `_reject` also where one of these says why; what was wrong before stays so."""
+    """Set `_reject` to the first of these reasons that is not null. An earlier rejection of a row stays."""
     return rows.withColumn(REJECT, F.coalesce(F.col(REJECT), *reasons))
 
 
 def reason(step: str, column: str | None, why: str | Column) -> Column:
-    """As it stands in `_reject`."""
-    which = F.lit(column).cast("string")
-    said = F.lit(why) if isinstance(why, str) else why
-    return F.struct(F.lit(step).alias("step"), which.alias("column"), said.alias("reason"))
+    """Return a value for column `_reject`."""
+    name = F.lit(column).cast("string")
+    text = F.lit(why) if isinstance(why, str) else why
+    return F.struct(F.lit(step).alias("step"), name.alias("column"), text.alias("reason"))
 
 
 def named(column: str) -> Column:
-    """A column as a file names it: `at`, `order.placed_at`, `_message.timestamp`."""
+    """Return a column by its name in a pipeline's file: `at`, `order.placed_at`, `_message.timestamp`."""
     return F.col(".".join(sql.quoted(part) for part in column.split(".")))

@@ -1,8 +1,7 @@
-"""Where sinks write: no table is in another one, or shares a place with the checkpoint.
+"""Checks of paths: no table of files is inside another one, or shares a directory with the checkpoint.
 
-A part of `checks`. Two tables of files in one directory would overwrite each other's `_batch=N`; a table that
-is in another one would be read with it. Links of a local disk are followed. No Java is needed, and nothing
-of what is there is read.
+A part of `declaration_checks`. Two tables in one directory would overwrite each other's `_batch=N`; a table
+inside another would be read with it. Links on a local disk are followed. No Java and no file is needed.
 """
 
 from __future__ import annotations
@@ -18,23 +17,24 @@ _OWN = "give each a directory of its own"
 
 
 def check(declared: Declaration) -> None:
-    """Raises `BadPipeline` for the first problem."""
-    before: list[tuple[Sink, Parts]] = []
+    """Raise `BadPipeline` for the first problem."""
+    earlier_sinks: list[tuple[Sink, Parts]] = []
     checkpoint = parts_of(declared.checkpoint)
     for index, sink in enumerate(declared.sinks):
         if sink.path is None:
             continue
         key, parts = ("sinks", index, "path"), parts_of(sink.path)
         _check_checkpoint(declared, key, sink, parts=parts, checkpoint=checkpoint)
-        for other, theirs in before:
+        for other, other_parts in earlier_sinks:
+            # whether two sinks of libraries may share a path is left to the libraries
             if FILES.isdisjoint((sink.format, other.format)):
-                continue  # whether two may write there, their library knows
-            if parts == theirs:
+                continue
+            if parts == other_parts:
                 raise declared.wrong(key, f"is also that of sink '{other.name}'", hint=_OWN)
-            if _is_within(parts, theirs) or _is_within(theirs, parts):
-                what = f"and that of sink '{other.name}' are one inside the other"
-                raise declared.wrong(key, what, hint=_OWN)
-        before.append((sink, parts))
+            if _is_within(parts, other_parts) or _is_within(other_parts, parts):
+                problem = f"and that of sink '{other.name}' are one inside the other"
+                raise declared.wrong(key, problem, hint=_OWN)
+        earlier_sinks.append((sink, parts))
 
 
 def _check_checkpoint(
@@ -51,7 +51,8 @@ def _is_within(inner: Parts, outer: Parts) -> bool:
 
 
 def parts_of(path: str) -> Parts:
-    """
+    """Return a path in parts, with links of a local disk resolved.
+
     >>> parts_of("s3a://lake/orders/"), parts_of("file:///srv/../srv/lake")
     (('s3a:', 'lake', 'orders'), ('', 'srv', 'lake'))
     """

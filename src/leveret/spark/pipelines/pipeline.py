@@ -1,4 +1,4 @@
-"""Pipelines from Python: the same file, with steps that are functions where SQL does not reach.
+"""Pipelines from Python: a pipeline's file, with additional steps that are functions.
 
     pipeline = Pipeline.from_toml("orders.toml")
 
@@ -8,8 +8,8 @@
 
     pipeline.run(once=True)
 
-A function gets the rows of one step and gives those of another; sinks name it as they name a step of SQL.
-`try_out` runs everything but the sinks on bodies that are given, for tests.
+A function gets the rows of a step and returns rows; sinks name it like a step of SQL. `try_out` runs
+everything but the sinks on given bodies, for tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from leveret.spark.columns import schema_of
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import declaration, declaration_checks, explaining, rejects, running
 from leveret.spark.pipelines import parsed_rows as parsing
-from leveret.spark.pipelines.batch_state import Known
+from leveret.spark.pipelines.batch_state import BatchState
 from leveret.spark.pipelines.batches import Batches
 from leveret.spark.pipelines.declaration import MESSAGE, Declaration, FunctionStep
 from leveret.spark.pipelines.time_rules import Timing
@@ -36,16 +36,16 @@ _Function = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of bodies that a pipeline was tried out with."""
+    """The result of `Pipeline.try_out`."""
 
     steps: dict[str, list[Row]]
     """The rows of `input` and of each step."""
     rejected: list[Row]
-    """As messages: `body`, and `headers` with the reasons."""
+    """Rejected messages: `body`, and `headers` with the reasons."""
     duplicates: list[Row] = field(default_factory=list)
-    """Those that were dropped."""
+    """Duplicates that were dropped."""
     waiting: list[Row] = field(default_factory=list)
-    """Rows in windows that are not over."""
+    """Rows in windows that are still open."""
 
 
 class Pipeline:
@@ -56,11 +56,11 @@ class Pipeline:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Pipeline:
-        """Each value is of its type; the rest is checked when it runs, since functions may still be added."""
+        """Read a file and check the types of its values. `run` checks the rest, when functions are added."""
         return cls(declaration.read(Path(path)))
 
     def step(self, name: str, *, of: str | None = None) -> Callable[[_Function], _Function]:
-        """The function is a step, after those that are there; it gets the rows of `of`, or of the last."""
+        """Add the decorated function as the last step. It gets the rows of step `of`, or of the last step."""
 
         def add(function: _Function) -> _Function:
             step = FunctionStep(name, of or self.declared.last, function)
@@ -70,7 +70,7 @@ class Pipeline:
         return add
 
     def validate(self) -> None:
-        """Raises `BadPipeline` for the first problem."""
+        """Raise `BadPipeline` for the first problem."""
         declaration_checks.check(self.declared)
 
     def explain(self) -> list[tuple[str, list[str]]]:
@@ -78,17 +78,17 @@ class Pipeline:
         return explaining.explain(self.declared)
 
     def run(self, *, once: bool = False) -> int:
-        """Until it ends; `KeyboardInterrupt` stops it.
+        """Run until the pipeline ends or `KeyboardInterrupt` stops it; return an exit code.
 
-        In the session that is there, which goes on afterwards, or in one of its own.
+        An active Spark session is used and stays open. Otherwise the pipeline starts its own and stops it.
         """
         self.validate()
         return running.run(self.declared, once=once)
 
     def try_out(self, spark: SparkSession, bodies: Iterable[bytes | str]) -> Tried:
-        """What each step makes of these bodies, and what is rejected. Nothing is written, nobody is asked.
+        """Return what each step makes of these bodies, and what is rejected, without a broker or a sink.
 
-        They are one batch, the first: nothing was before it, so nothing is late.
+        The bodies are the first batch of a pipeline: so no row is late.
         """
         self.validate()
         if self.declared.parse.schema is None and self.declared.parse.format != "text":
@@ -96,33 +96,34 @@ class Pipeline:
                 ("parse", "schema"), "is missing", hint="it is inferred at the first run"
             )
         batches = Batches(self.declared)
-        found = batches.divided(_messages(spark, self.declared, bodies), Known(), keep=lambda rows: rows)
-        results = batches.results(parsing.good(found.ready))
-        bad = rejects.messages(found.bad, self.declared, 0)
-        again = Timing(self.declared).dropped(found.rows)
-        duplicates = [] if again is None else again.collect()
-        if found.orphans is not None:
-            with_them = {row.offset for row in found.orphans.select(f"{MESSAGE}.offset").collect()}
-            duplicates = [row for row in duplicates if row[MESSAGE].offset not in with_them]
+        messages = _messages(spark, self.declared, bodies)
+        judged = batches.judge(messages, BatchState(), persist=lambda rows: rows)
+        results = batches.results(parsing.good(judged.ready))
+        bad = rejects.messages(judged.bad, self.declared, 0)
+        dropped = Timing(self.declared).dropped(judged.rows)
+        duplicates = [] if dropped is None else dropped.collect()
+        if judged.orphans is not None:
+            orphan_offsets = {row.offset for row in judged.orphans.select(f"{MESSAGE}.offset").collect()}
+            duplicates = [row for row in duplicates if row[MESSAGE].offset not in orphan_offsets]
         return Tried(
-            {name: each.collect() for name, each in results.items()},
+            {name: rows.collect() for name, rows in results.items()},
             bad.collect(),
             duplicates,
-            [] if found.waiting is None else found.waiting.drop(parsing.BODY).collect(),
+            [] if judged.waiting is None else judged.waiting.drop(parsing.BODY).collect(),
         )
 
 
 def _messages(spark: SparkSession, declared: Declaration, bodies: Iterable[bytes | str]) -> DataFrame:
-    """Bodies as the source gives them, one after the other at offsets 0, 1, 2, ..."""
+    """Return bodies as messages of the source, at offsets 0, 1, 2, ..."""
     options = SourceOptions.parse(
         {**declaration_checks.source_options(declared), "includeProperties": "true"}
     )
     schema = schema_of(options)
-    known: dict[str, Any] = dict.fromkeys(schema.names)
-    known |= {"queue": options.subject, "partition": 0, "exchange": "", "routing_key": options.subject}
-    known |= {"enqueued_at": datetime.now(UTC), "priority": 0, "redelivered": False, "delivery_count": 0}
+    message: dict[str, Any] = dict.fromkeys(schema.names)
+    message |= {"queue": options.subject, "partition": 0, "exchange": "", "routing_key": options.subject}
+    message |= {"enqueued_at": datetime.now(UTC), "priority": 0, "redelivered": False, "delivery_count": 0}
     rows = [
-        {**known, "offset": offset, "body": body.encode() if isinstance(body, str) else body}
+        {**message, "offset": offset, "body": body.encode() if isinstance(body, str) else body}
         for offset, body in enumerate(bodies)
     ]
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema)

@@ -1,13 +1,14 @@
-"""Which messages of a batch are rejected: written down once, and from then on it is so.
+"""The verdict on a batch: which of its messages are rejected, recorded once and binding from then on.
 
     <checkpoint>/rejected.json    {"query": "…", "batch": 7, "parts": [{"queue": "orders", …}], …}
 
-A batch that has died may be judged otherwise when it runs again: a table has changed meanwhile, or the clock,
-or the pipeline's file. So a verdict, also an empty one, is written before the first sink that can't take rows
-back; where all of them can, it is enough when they are done. It says `written` when sinks and memory have
-their part: then only the rejects are left to do, and the messages may be fewer, since some are settled. The
-rules: nothing is published among the rejects before that; and what a sink may have kept is judged as the
-verdict says, however it looks now.
+A batch that died may be judged differently when it runs again: a table, the clock or the pipeline's file may
+have changed. So a verdict, also an empty one, is written before the first sink that cannot take rows back. If
+all sinks can, it is written after them. `written` is set when sinks and state are written: then only the
+rejects are left to do, and the batch may have fewer messages, since some are settled.
+
+The rules: no reject is published before `written` is set; and rows that a sink may have are judged by the
+verdict, even if they would be judged differently now.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _SCHEMA: Final = pa.schema(
 _REASON: Final = "was rejected when its batch ran before"
 
 Identity = tuple[str, int, int]
-"""Of a message: queue or stream, partition, offset."""
+"""Identity of a message: queue or stream, partition, offset."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Messages of one partition that were rejected for one thing: ranges of offsets, ascending."""
+    """Messages of one partition that were rejected for one cause, as ascending ranges of offsets."""
 
     queue: str
     partition: int
@@ -50,7 +51,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """What is written down of it where the message is settled: few words, the same for many."""
+        """The reason that is stored with the settlement: short, and equal for many messages."""
         return self.step if self.column is None else f"{self.step}: {self.column}"
 
     def messages(self) -> list[Identity]:
@@ -62,52 +63,49 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """On one batch."""
+    """The verdict on one batch."""
 
     query: str
     batch: int
     parts: list[Part] = []
     written: bool = False
-    """Whether all sinks have what is not rejected."""
+    """Whether all sinks have the rows that are not rejected."""
 
-    def rejected(self) -> list[Identity]:
-        return [each for part in self.parts for each in part.messages()]
-
-    def when_written(self) -> Verdict:
+    def as_written(self) -> Verdict:
         return msgspec.structs.replace(self, written=True)
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The messages, each with the step that it was rejected at; in what words is not known any more."""
+        """Return the rejected messages, each with its step and column. The exact reason is not recorded."""
         return _rows(spark, self.parts)
 
     def rows_before_time(self, spark: SparkSession, declared: Declaration) -> DataFrame:
-        """Those that were rejected before anybody asked for their time or their key."""
-        early = {"parse", INPUT}.difference(declared.step_names)
-        return _rows(spark, [part for part in self.parts if part.step in early])
+        """Return the messages that were rejected before watermark and dedup looked at them."""
+        early_steps = {"parse", INPUT}.difference(declared.step_names)
+        return _rows(spark, [part for part in self.parts if part.step in early_steps])
 
 
 def of(declared: Declaration, batch: int, bad: DataFrame | None) -> Verdict:
-    """These are rejected."""
+    """Return the verdict that rejects the messages of these rows, or none if `bad` is None."""
     if bad is None:
         return Verdict(query_id(declared), batch)
     identity = [f"{MESSAGE}.{name}" for name in parsing.IDENTITY]
-    said = bad.select(*identity, f"{parsing.REJECT}.step", f"{parsing.REJECT}.column").collect()
-    found = [((row.queue, row.partition, row.step, row.column), row.offset) for row in said]
-    found.sort(key=lambda each: (*each[0][:3], each[0][3] or "", each[1]))
+    rows = bad.select(*identity, f"{parsing.REJECT}.step", f"{parsing.REJECT}.column").collect()
+    keyed = [((row.queue, row.partition, row.step, row.column), row.offset) for row in rows]
+    keyed.sort(key=lambda pair: (*pair[0][:3], pair[0][3] or "", pair[1]))
     parts = [
-        Part(queue, partition, _ranges(offset for _, offset in same), step, column)
-        for (queue, partition, step, column), same in groupby(found, key=lambda each: each[0])
+        Part(queue, partition, _ranges(offset for _, offset in pairs), step, column)
+        for (queue, partition, step, column), pairs in groupby(keyed, key=lambda pair: pair[0])
     ]
     return Verdict(query_id(declared), batch, parts)
 
 
 def read(declared: Declaration, batch: int) -> Verdict | None:
-    """That on this batch, if there is one."""
+    """Return the recorded verdict on this batch, or None."""
     data = checkpoint_of(declared).read(_FILE)
     if data is None:
         return None
-    found = msgspec.json.decode(data, type=Verdict)
-    return found if (found.query, found.batch) == (query_id(declared), batch) else None
+    verdict = msgspec.json.decode(data, type=Verdict)
+    return verdict if (verdict.query, verdict.batch) == (query_id(declared), batch) else None
 
 
 def write(declared: Declaration, verdict: Verdict) -> None:
@@ -115,21 +113,21 @@ def write(declared: Declaration, verdict: Verdict) -> None:
 
 
 def _rows(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
-    """Through Arrow: so no process of Python is needed to look at them."""
-    reasons = [{"step": part.step, "column": part.column, "reason": _REASON} for part in parts]
-    found = [
-        dict(zip(_SCHEMA.names, (*each, reason), strict=True))
-        for part, reason in zip(parts, reasons, strict=True)
-        for each in part.messages()
+    """Return the messages as a DataFrame. It is made through Arrow: so Spark needs no Python worker."""
+    rows = [
+        (*message, {"step": part.step, "column": part.column, "reason": _REASON})
+        for part in parts
+        for message in part.messages()
     ]
-    return spark.createDataFrame(pa.Table.from_pylist(found, _SCHEMA))
+    table = pa.Table.from_pylist([dict(zip(_SCHEMA.names, row, strict=True)) for row in rows], _SCHEMA)
+    return spark.createDataFrame(table)
 
 
 def _ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for offset in offsets:
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
         else:
-            found.append((offset, offset + 1))
-    return found
+            ranges.append((offset, offset + 1))
+    return ranges

@@ -1,7 +1,7 @@
-"""Reasons to reject that were found elsewhere, brought to the rows they are about.
+"""Joins rejections that come from steps or from an earlier run to the rows of a batch.
 
-What is found has the columns of `rows.IDENTITY`, each message once, and `_reject`; the rows know theirs by
-`_message`. Where the reasons come from, steps or an earlier run, is left to the callers.
+`rejections` have the columns of `parsed_rows.IDENTITY`, each message once, and `_reject`. Rows are matched
+with them by `_message`.
 """
 
 from __future__ import annotations
@@ -14,35 +14,38 @@ from pyspark.sql import functions as F  # noqa: N812
 from leveret.spark.pipelines import parsed_rows as parsing
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE
 
-_FOUND: Final = {name: f"_found_{name}" for name in (*parsing.IDENTITY, parsing.REJECT)}
+_JOINED: Final = {name: f"_found_{name}" for name in (*parsing.IDENTITY, parsing.REJECT)}
 
 
-def added(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """The rows, rejected also for what was found; what was wrong before stays so."""
-    now, then = F.col(parsing.REJECT), F.col(_FOUND[parsing.REJECT])
-    return _with(rows, found, F.coalesce(now, then))
+def added(rows: DataFrame, rejections: DataFrame) -> DataFrame:
+    """Set `_reject` of rows that have a rejection. An earlier rejection of a row stays."""
+    own, joined = F.col(parsing.REJECT), F.col(_JOINED[parsing.REJECT])
+    return _with_reject(rows, rejections, F.coalesce(own, joined))
 
 
-def instead(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """The parsed rows, rejected for what was found, and not for what is expected of them now."""
-    now, then = F.col(parsing.REJECT), F.col(_FOUND[parsing.REJECT])
-    is_only_now = (now["step"] == INPUT) & then.isNull()
-    return _with(rows, found, F.when(~F.coalesce(is_only_now, F.lit(False)), F.coalesce(now, then)))
+def replaced(rows: DataFrame, rejections: DataFrame) -> DataFrame:
+    """Set `_reject` of rows with a rejection; clear it where only an expectation on `input` fails now."""
+    own, joined = F.col(parsing.REJECT), F.col(_JOINED[parsing.REJECT])
+    fails_only_now = (own["step"] == INPUT) & joined.isNull()
+    reject = F.when(~F.coalesce(fails_only_now, F.lit(False)), F.coalesce(own, joined))
+    return _with_reject(rows, rejections, reject)
 
 
-def only(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """Those rows that something was found for."""
-    return rows.join(found.withColumnsRenamed(_FOUND), on=_same(), how="left_semi")
+def only(rows: DataFrame, rejections: DataFrame) -> DataFrame:
+    """Return the rows whose message is among the rejections."""
+    return _join(rows, rejections, "left_semi")
 
 
-def others(rows: DataFrame, found: DataFrame) -> DataFrame:
-    return rows.join(found.withColumnsRenamed(_FOUND), on=_same(), how="left_anti")
+def without(rows: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return the rows whose message is not among these messages."""
+    return _join(rows, messages, "left_anti")
 
 
-def _with(rows: DataFrame, found: DataFrame, reject: Column) -> DataFrame:
-    joined = rows.join(found.withColumnsRenamed(_FOUND), on=_same(), how="left")
-    return joined.withColumn(parsing.REJECT, reject).drop(*_FOUND.values())
+def _with_reject(rows: DataFrame, rejections: DataFrame, reject: Column) -> DataFrame:
+    joined = _join(rows, rejections, "left")
+    return joined.withColumn(parsing.REJECT, reject).drop(*_JOINED.values())
 
 
-def _same() -> list[Column]:
-    return [F.col(f"{MESSAGE}.{name}") == F.col(_FOUND[name]) for name in parsing.IDENTITY]
+def _join(rows: DataFrame, messages: DataFrame, how: str) -> DataFrame:
+    same_message = [F.col(f"{MESSAGE}.{name}") == F.col(_JOINED[name]) for name in parsing.IDENTITY]
+    return rows.join(messages.withColumnsRenamed(_JOINED), on=same_message, how=how)

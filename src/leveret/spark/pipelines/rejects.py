@@ -1,13 +1,12 @@
-"""Messages that can't be used: published to the exchange for rejects, as they came, with the reason.
+"""Publishes rejected messages to the exchange for rejects, with the reason, and settles them.
 
-A rejected message keeps its body, id and headers; what was wrong is in headers of its own:
+A rejected message keeps its body, id and headers. The reason is in additional headers:
 
     x-reject-reason, x-reject-step, x-reject-column, x-reject-pipeline, x-reject-batch,
     x-reject-queue, x-reject-partition, x-reject-offset
 
-`recorded_rejects` writes down which messages are rejected before they are published. The rule: rejects are
-confirmed before they are settled, and the batch is committed after both. On Leveret they are published once
-per batch.
+`recorded_rejects` records which messages are rejected, before they are published. The rule: rejects are
+confirmed, then settled, and then the batch is committed. On Leveret they are published once per batch.
 """
 
 from __future__ import annotations
@@ -30,53 +29,51 @@ from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import parsed_rows as parsing
 from leveret.spark.pipelines.batch_ids import identity
-from leveret.spark.pipelines.declaration import Declaration
-from leveret.spark.pipelines.declaration_checks import MESSAGE, broker_options, source_options
+from leveret.spark.pipelines.declaration import MESSAGE, Declaration
+from leveret.spark.pipelines.declaration_checks import broker_options, source_options
 from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.recorded_rejects import Part, Verdict
 from leveret.spark.topics import subject
 
 _OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED, *FURTHER_ADDRESSES)
-"""Headers by which a queue that deduplicates knows the original, and further addresses, which have theirs."""
+"""Headers of publisher deduplication, and further addresses: they belong to the original publish only."""
 _KEPT: Final = ("message_id", "correlation_id", "content_type", "timestamp", "priority")
 _KEPT_PROPERTIES: Final = ("content_encoding", "reply_to", "type", "app_id")
-"""Not the expiration: rejects stay until somebody takes them."""
+"""Properties that a reject keeps. The expiration is not among them: rejects stay until they are consumed."""
 SHARE_FROM: Final = 100
-"""A share is that of so many messages at least: otherwise the first one of a run could not be bad."""
+"""A share counts at least this many messages, or the first message of a run could not be rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has become of the messages so far, in this run."""
+    """What happened to the messages of this run so far."""
 
     batches: int = 0
     messages: int = 0
     rejected: int = 0
     acked: int = 0
-    """Or are about to be, when Spark has committed the batch."""
+    """Messages acked, or to be acked when Spark has committed the batch."""
     waited: int = 0
-    """Rows that were in windows when the run began: their messages came in another one."""
+    """Rows in windows when the run began: their messages came in an earlier run."""
 
-    def with_batch(self, messages: int, rejected: int, *, of_others: int = 0) -> Counts:
-        """`of_others` are those of the rejected whose messages came in earlier batches, and are acked."""
+    def with_batch(self, messages: int, rejected: int, *, of_earlier_batches: int = 0) -> Counts:
+        """Add a batch. `of_earlier_batches` are rejected rows that waited: their messages are acked."""
         return replace(
             self,
             batches=self.batches + 1,
             messages=self.messages + messages,
             rejected=self.rejected + rejected,
-            acked=self.acked + messages - (rejected - of_others),
+            acked=self.acked + messages - (rejected - of_earlier_batches),
         )
 
 
 def check(declared: Declaration, counts: Counts, rejected: int) -> None:
-    """Raises when there are too many of them: then nothing of the batch is committed."""
+    """Raise if too many messages are rejected: then the batch is not committed."""
     limits = declared.rejects
     hint = "nothing of the batch is settled; see [rejects] in the pipeline's file"
     if limits.max_count is not None and rejected > limits.max_count:
-        raise TooManyRejects(
-            f"{rejected} messages of a batch are rejected, and no more than {limits.max_count} may be",
-            hint=hint,
-        )
+        problem = f"{rejected} messages of a batch are rejected, and no more than {limits.max_count} may be"
+        raise TooManyRejects(problem, hint=hint)
     messages = counts.messages + counts.waited
     if limits.max_share is not None and counts.rejected > limits.max_share * max(messages, SHARE_FROM):
         raise TooManyRejects(
@@ -87,7 +84,7 @@ def check(declared: Declaration, counts: Counts, rejected: int) -> None:
 
 
 def publish(bad: DataFrame, declared: Declaration, batch: int) -> None:
-    """Confirmed when this returns."""
+    """Publish the rejected rows as messages. They are confirmed when this returns."""
     options = {
         **broker_options(declared),
         "exchange": declared.rejects.exchange,
@@ -98,10 +95,10 @@ def publish(bad: DataFrame, declared: Declaration, batch: int) -> None:
 
 
 def settle(declared: Declaration, verdict: Verdict) -> None:
-    """What was published is settled as rejected: in the queue's lease, or in the group of a stream or topic.
+    """Settle published rejects as rejected: in the queue's lease, or in the group of a stream or topic.
 
-    Elsewhere than on Leveret it counts as done, with the others of its batch. Some may have waited in
-    windows: their messages were settled long ago, and stay as they are.
+    On another broker than Leveret they are acked with their batch. The messages of rows that waited in
+    windows were settled with an earlier batch, and stay as they are.
     """
     options = SourceOptions.parse(source_options(declared))
     endpoint = find(options)
@@ -110,23 +107,23 @@ def settle(declared: Declaration, verdict: Verdict) -> None:
     with Calls(endpoint) as calls:
         for part, ranges in _bounded(verdict):
             if options.queue is None:
-                whose = subject(options)
-                calls.ask(RejectRead(*whose, options.cursor, {part.queue: ranges}, part.why), Done)
+                ranges_by_stream = {part.queue: ranges}
+                calls.ask(RejectRead(*subject(options), options.cursor, ranges_by_stream, part.why), Done)
             else:
                 calls.ask(Reject(options.vhost, part.queue, options.cursor, ranges, part.why), Done)
 
 
 def _bounded(verdict: Verdict) -> Iterator[tuple[Part, bytes]]:
-    """The packed ranges of each part, as many at once as a request may have."""
+    """Yield the packed ranges of each part, at most `RANGES_MAX` at a time."""
     for part in verdict.parts:
         for start in range(0, len(part.ranges), RANGES_MAX):
             yield part, pack_ranges(part.ranges[start : start + RANGES_MAX])
 
 
 def messages(bad: DataFrame, declared: Declaration, batch: int) -> DataFrame:
-    """Rejected rows as messages."""
+    """Return rejected rows as messages."""
     reject, message = F.col(parsing.REJECT), F.col(MESSAGE)
-    said = {
+    values = {
         f"{REJECT}reason": reject["reason"],
         f"{REJECT}step": reject["step"],
         f"{REJECT}column": F.coalesce(reject["column"], parsing.unfit_column(declared.parse)),
@@ -136,13 +133,13 @@ def messages(bad: DataFrame, declared: Declaration, batch: int) -> DataFrame:
         f"{REJECT}partition": message["partition"].cast("string"),
         f"{REJECT}offset": message["offset"].cast("string"),
     }
-    pairs = [part for name, value in said.items() for part in (F.lit(name), value)]
-    marks = F.map_filter(F.create_map(*pairs), lambda _, value: value.isNotNull())
-    before = F.coalesce(message["headers"], F.create_map().cast("map<string,string>"))
-    kept = F.map_filter(before, lambda name, _: ~(name.startswith(REJECT) | name.isin(*_OF_ONE_PUBLISH)))
+    names_and_values = [item for name, value in values.items() for item in (F.lit(name), value)]
+    added = F.map_filter(F.create_map(*names_and_values), lambda _, value: value.isNotNull())
+    original = F.coalesce(message["headers"], F.create_map().cast("map<string,string>"))
+    kept = F.map_filter(original, lambda name, _: ~(name.startswith(REJECT) | name.isin(*_OF_ONE_PUBLISH)))
     return bad.select(
         F.col(parsing.BODY).alias("body"),
         *(message[name].alias(name) for name in _KEPT),
         F.map_filter(message["properties"], lambda name, _: name.isin(*_KEPT_PROPERTIES)).alias("properties"),
-        F.map_concat(kept, marks).alias("headers"),
+        F.map_concat(kept, added).alias("headers"),
     )

@@ -1,7 +1,7 @@
-"""A declared pipeline as a query of Spark: one stream, and `foreachBatch`.
+"""Runs a declared pipeline as a query of Spark: one stream, and `foreachBatch`.
 
-The session, the query, its end, and how it is going while it runs. What happens to a batch is `batches`'. The
-rule: everything that can be looked at before the query is, and the checkpoint is claimed after that.
+This module owns the session, the query, its end, and the status of a run. `batches` does the work on a batch.
+The rule: all checks that need no query come before it, and the checkpoint is claimed after the checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leveret.spark.endpoint import find
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import schemas, sinks, timechecks
-from leveret.spark.pipelines.batch_state import Memory
+from leveret.spark.pipelines.batch_state import StateStore
 from leveret.spark.pipelines.batches import Batches
 from leveret.spark.pipelines.checkpoint_files import State, Status
 from leveret.spark.pipelines.declaration import Declaration
@@ -30,21 +30,18 @@ from leveret.spark.pipelines.errors import CheckpointInUse
 from leveret.spark.pipelines.signals import Interrupts
 from leveret.spark.pipelines.spark_failures import SPARK_FAILED, first_cause
 
-_LOOK_S: Final = 1
+_STATUS_INTERVAL_S: Final = 1
 _LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
-"""What can't be divided or cast is null, and no expectation is true of it: one row does not stop the rest."""
+"""A failed division or cast gives null, for which no expectation is true: so one row cannot stop a batch."""
 
 
 @contextmanager
 def session(declared: Declaration, *, log_level: str = "OFF") -> Iterator[SparkSession]:
-    """Yield the active Spark session, or make one for this pipeline and stop it at the end.
-
-    With the interpreter that runs here, where Spark runs here; on a cluster the workers have their own.
-    """
-    is_there = SparkContext._active_spark_context is not None
+    """Yield the active Spark session, or start one for this pipeline and stop it at the end."""
+    is_active = SparkContext._active_spark_context is not None
     settings = as_options(declared.spark.conf)
     builder = SparkSession.builder
-    if is_there:
+    if is_active:
         _check_jars(declared)
     else:
         check_java()
@@ -57,14 +54,14 @@ def session(declared: Declaration, *, log_level: str = "OFF") -> Iterator[SparkS
             spark = builder.getOrCreate()
         register(spark)
     except SPARK_FAILED as error:
-        hint = "Java has said more, above; do the packages, jars, conf and master of [spark] fit?"
+        hint = "Java's messages above say more; do the packages, jars, conf and master of [spark] fit?"
         raise SparkSideError(f"Spark can't be started: {first_cause(error)}", hint=hint) from error
     try:
-        if not is_there:
+        if not is_active:
             spark.sparkContext.setLogLevel(log_level)
         yield spark
     finally:
-        if not is_there:
+        if not is_active:
             spark.stop()
 
 
@@ -77,7 +74,7 @@ def _check_jars(declared: Declaration) -> None:
     for name in ("packages", "jars"):
         if getattr(declared.spark, name):
             hint = "give it to that session, and leave it out here; or stop the session before"
-            raise declared.wrong(("spark", name), "can't be added to a session that is there", hint=hint)
+            raise declared.wrong(("spark", name), "can't be added to the active session", hint=hint)
 
 
 def run(
@@ -87,44 +84,45 @@ def run(
     on_status: Callable[[Status], None] | None = None,
     stop_on: Sequence[signal.Signals] = (),
 ) -> int:
-    """Until it ends, or one of the signals comes: the batch that is under way is then not committed.
+    """Run until the query ends or a signal comes. A signal leaves the current batch uncommitted.
 
-    Returns an exit code: 0, or that of the signal.
+    Return an exit code: 0, or 128 plus the number of the signal.
     """
     state = State(declared)
     state.check()
-    told = Told(Status.first(declared.name), state, on_status)
+    reporter = StatusReporter(Status.first(declared.name), state, on_status)
     with Interrupts(stop_on, is_safe=lambda: SparkContext._gateway is None) as interrupts:
         try:
-            told.say()
+            reporter.report()
             with session(declared, log_level="OFF" if stop_on else "WARN") as spark:
-                interrupts.listen()  # Spark has taken Ctrl-C for itself
-                _follow(*start(spark, declared, once=once), told, lambda: bool(interrupts.came))
+                # Spark has replaced the handler of Ctrl-C
+                interrupts.listen()
+                _follow(*start(spark, declared, once=once), reporter, lambda: bool(interrupts.received))
         except CheckpointInUse:
             raise
         except SparkSideError as error:
-            told.failure(error)
+            reporter.try_report(state="failed", error=str(error))
             raise
         except SPARK_FAILED as error:
-            found = explained(error)
-            told.failure(found)
-            raise found from None
+            failure = SparkSideError(first_cause(error))
+            reporter.try_report(state="failed", error=str(failure))
+            raise failure from None
         except KeyboardInterrupt:
-            told.mention(state="stopped")
-            if not interrupts.came:
+            reporter.try_report(state="stopped")
+            if not interrupts.received:
                 raise
-    return 128 + interrupts.came[0] if interrupts.came else 0
+    return 128 + interrupts.received[0] if interrupts.received else 0
 
 
-class Told:
-    """The status of a run, as it was told last: to whoever runs it, and beside the checkpoint."""
+class StatusReporter:
+    """Reports the status of a run to its caller, and in a file beside the checkpoint."""
 
     def __init__(self, first: Status, state: State, on_status: Callable[[Status], None] | None) -> None:
         self.status = first
         self._state = state
         self._on_status = on_status
 
-    def say(self, status: Status | None = None, **changes: object) -> None:
+    def report(self, status: Status | None = None, **changes: object) -> None:
         self.status = (status or self.status).now(**changes)
         try:
             self._state.report(self.status)
@@ -132,28 +130,26 @@ class Told:
             if self._on_status is not None:
                 self._on_status(self.status)
 
-    def mention(self, status: Status | None = None, **changes: object) -> None:
-        """The same, if it can be written: a run does without."""
+    def try_report(self, status: Status | None = None, **changes: object) -> None:
+        """Report the status; ignore a status file that cannot be written."""
         with suppress(SparkSideError):
-            self.say(status, **changes)
-
-    def failure(self, error: SparkSideError) -> None:
-        """It may well be that nothing can be written."""
-        self.mention(state="failed", error=str(error))
+            self.report(status, **changes)
 
 
-def _follow(query: StreamingQuery, batches: Batches, told: Told, is_asked: Callable[[], bool]) -> None:
-    """Until it ends, or is asked to; whatever happens, the query has ended then."""
+def _follow(
+    query: StreamingQuery, batches: Batches, reporter: StatusReporter, is_stop_requested: Callable[[], bool]
+) -> None:
+    """Report the status until the query ends or a stop is requested. The query is stopped in any case."""
     try:
-        while not is_asked() and not query.awaitTermination(_LOOK_S):
-            told.mention(progressed(told.status, query, batches))
+        while not is_stop_requested() and not query.awaitTermination(_STATUS_INTERVAL_S):
+            reporter.try_report(progressed(reporter.status, query, batches))
     finally:
         query.stop()
-    told.mention(progressed(told.status, query, batches), state="stopped")
+    reporter.try_report(progressed(reporter.status, query, batches), state="stopped")
 
 
 def progressed(status: Status, query: StreamingQuery, batches: Batches) -> Status:
-    """With what Spark and the batches say now."""
+    """Return the status with the present numbers of Spark and the batches."""
     counts, last = batches.counts, query.lastProgress
     status = status.now(
         state="running",
@@ -166,9 +162,11 @@ def progressed(status: Status, query: StreamingQuery, batches: Batches) -> Statu
     if last is None:
         return status
     latest = last.sources[0].latestOffset
-    known = json.loads(latest) if latest else None  # the first batch after a restart has none: it is "null"
-    ready = known.get("ready") if known else None
-    if last.batchId >= batches.last:  # Spark has committed what was worked on
+    # the first batch after a restart has the offset "null"
+    offset = json.loads(latest) if latest else None
+    ready = offset.get("ready") if offset else None
+    # then Spark has committed all batches that were begun
+    if last.batchId >= batches.last:
         status = status.now(acked=counts.acked)
     return status.now(
         batch=last.batchId,
@@ -178,41 +176,36 @@ def progressed(status: Status, query: StreamingQuery, batches: Batches) -> Statu
     )
 
 
-def explained(error: Exception) -> SparkSideError:
-    """What has failed in Spark, in a sentence."""
-    return SparkSideError(first_cause(error))
-
-
 def start(
     spark: SparkSession, declared: Declaration, *, once: bool = False
 ) -> tuple[StreamingQuery, Batches]:
-    """The query, running, and its account; with `once` it ends when what is there now is done."""
+    """Start the query; return it with its counts. With `once` it ends when the present messages are done."""
     sinks.check(spark, declared)
     _check_arrivals(declared)
-    known = schemas.frozen(spark, declared)
-    timechecks.check(known)
-    options = {**source_options(known), "includeProperties": "true"}
+    complete = schemas.frozen(spark, declared)
+    timechecks.check(complete)
+    options = {**source_options(complete), "includeProperties": "true"}
     stream = spark.readStream.format("leveret").options(**options).load()
-    batches = Batches(known, waiting=Memory(known).waiting())
-    writer = stream.writeStream.foreachBatch(batches).queryName(known.name)
-    writer = writer.option("checkpointLocation", f"{known.checkpoint}/query")
-    State(known).claim(known.parse.schema if declared.parse.schema is None else None)
+    batches = Batches(complete, waiting=StateStore(complete).count_waiting())
+    writer = stream.writeStream.foreachBatch(batches).queryName(complete.name)
+    writer = writer.option("checkpointLocation", f"{complete.checkpoint}/query")
+    State(complete).claim(complete.parse.schema if declared.parse.schema is None else None)
     if once:
         return writer.trigger(availableNow=True).start(), batches
-    return writer.trigger(processingTime=_interval(known)).start(), batches
+    return writer.trigger(processingTime=_interval(complete)).start(), batches
 
 
 def _check_arrivals(declared: Declaration) -> None:
-    """A stream of RabbitMQ does not say when a message came: what needs to know is refused."""
+    """Raise if a table of the file needs arrival times: a stream of RabbitMQ does not have them."""
     options = SourceOptions.parse(source_options(declared))
     key = timechecks.needing_arrivals(declared)
     if options.stream is None or key is None or find(options).is_leveret:
         return
-    hint = "[dedup] needs a [watermark] there, and max_ahead can't be had"
+    hint = "on this stream [dedup] needs a [watermark], and max_ahead is not possible"
     raise declared.wrong(key, "needs to know when a message came, and this stream does not say it", hint=hint)
 
 
 def _interval(declared: Declaration) -> str:
-    """As Spark reads it, which knows fewer units than we do."""
+    """Return the trigger interval in milliseconds: Spark knows fewer units than the pipeline's file."""
     every = declared.trigger.every
     return f"{0 if every is None else max(1, round(option_values.duration(every) * 1000))} milliseconds"

@@ -1,7 +1,6 @@
-"""Signals that are to end a run: noted, so that nothing is cut off in the middle of a call to Java.
+"""Signals that stop a run. They are noted, so that no call to Java is interrupted in the middle.
 
-Before Java is there, while its packages are looked for, there is nothing to be cut off: then a signal ends
-what is going on at once, and so does a second one always.
+Before Java has started, a signal interrupts the download of packages at once. A second signal always does.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ class Interrupts:
     """`with Interrupts([signal.SIGINT], is_safe=lambda: True) as interrupts: ...`."""
 
     def __init__(self, which: Sequence[signal.Signals], *, is_safe: Callable[[], bool]) -> None:
-        """`is_safe` is asked whether a signal may raise `KeyboardInterrupt`."""
+        """`is_safe` returns whether a signal may raise `KeyboardInterrupt`."""
         self._which = which
         self._is_safe = is_safe
-        self._before: dict[signal.Signals, Any] = {}
-        self.came: list[int] = []
+        self._handlers_before: dict[signal.Signals, Any] = {}
+        self.received: list[int] = []
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.getsignal(each) for each in self._which}
+        self._handlers_before = {number: signal.getsignal(number) for number in self._which}
         self.listen()
         return self
 
     def listen(self) -> None:
-        """Again, where somebody else has taken a signal for himself."""
-        for each in self._which:
-            signal.signal(each, self._note)
+        """Install the handlers, again if other code has replaced them."""
+        for number in self._which:
+            signal.signal(number, self._note)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came.append(number)
-        if len(self.came) > 1 or self._is_safe():
+        self.received.append(number)
+        if len(self.received) > 1 or self._is_safe():
             raise KeyboardInterrupt

@@ -1,11 +1,11 @@
-"""Where the rows of a batch go, so that a batch that runs again leaves no duplicates.
+"""Writes the rows of a batch to the sinks, so that a batch that runs again leaves no duplicates.
 
     files      a directory `_batch=N` for each batch, overwritten when it runs again: exactly once
     leveret    staged and committed once per batch: exactly once, on Leveret
     jdbc       in one transaction with the number of the batch: exactly once, see `jdbc`
-    others     whatever their `append` does: at least once
+    others     appended again: at least once
 
-The rule: `promise` says of each sink what holds, and no more.
+The rule: `promise` states for each sink what is guaranteed, and no more.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from leveret.spark.pipelines import jdbc, sql, table_owner
 from leveret.spark.pipelines.batch_ids import sink_options
 from leveret.spark.pipelines.checkpoint_files import query_id
 from leveret.spark.pipelines.databases import Database
-from leveret.spark.pipelines.declaration import Declaration, Sink
-from leveret.spark.pipelines.declaration_checks import FILES, MESSAGE, as_options
+from leveret.spark.pipelines.declaration import FILES, MESSAGE, Declaration, Sink
+from leveret.spark.pipelines.declaration_checks import as_options
 from leveret.spark.pipelines.parsed_rows import IDENTITY
 from leveret.spark.shared_directory import Place
 
 BATCH: Final = "_batch"
-"""The column that says in which batch a row was written."""
+"""The column with the number of the batch in which a row was written."""
 
 
 def check(spark: SparkSession, declared: Declaration) -> None:
-    """Raises where the library of a sink is missing: to be asked before anything is taken from the source."""
+    """Raise if the library of a sink is missing. Called before anything is taken from the source."""
     for index, sink in enumerate(declared.sinks):
         if sink.format == "jdbc":
             Database(spark, sink, declared)
@@ -46,7 +46,7 @@ def check(spark: SparkSession, declared: Declaration) -> None:
 
 
 def _is_known(spark: SparkSession, format: str) -> bool:
-    """Whether there is a library for it."""
+    """Whether Spark finds a library for this format."""
     sources = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
     conf = spark._jsparkSession.sessionState().conf()
     try:
@@ -62,7 +62,8 @@ def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> Non
     if sink.format in FILES:
         _claim(rows.sparkSession, sink, declared)
         writer = rows.write.format(sink.format).mode("overwrite").options(**options)
-        writer = writer.option("partitionOverwriteMode", "static")  # all that the batch left before, goes
+        # an earlier run may have left partitions that this run does not write: static mode deletes them
+        writer = writer.option("partitionOverwriteMode", "static")
         writer.partitionBy(*sink.partition_by).save(f"{sink.path}/{BATCH}={batch}")
         _sync(sink, batch)
         return
@@ -80,15 +81,15 @@ def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> Non
 
 
 def _claim(spark: SparkSession, sink: Sink, declared: Declaration) -> None:
-    """A table belongs to one checkpoint: another counts its batches from 0 again, over the old ones."""
+    """Raise if the table belongs to another checkpoint, whose batches this one would overwrite from 0 on."""
     assert sink.path is not None
-    mine, index = query_id(declared), declared.sinks.index(sink)
-    if table_owner.claimed(spark, sink.path, mine) != mine:
+    query, index = query_id(declared), declared.sinks.index(sink)
+    if table_owner.claim(spark, sink.path, query) != query:
         hint = "a new checkpoint needs a new path: its batches would overwrite the old ones"
         raise declared.wrong(
             ("sinks", index, "path"), "has a table that belongs to another checkpoint", hint=hint
         )
-    format = table_owner.claimed(spark, sink.path, sink.format, file=table_owner.FORMAT)
+    format = table_owner.claim(spark, sink.path, sink.format, file=table_owner.FORMAT)
     if format != sink.format:
         hint = "a table has one format: go back to it, or take a new path"
         raise declared.wrong(
@@ -97,14 +98,15 @@ def _claim(spark: SparkSession, sink: Sink, declared: Declaration) -> None:
 
 
 def _sync(sink: Sink, batch: int) -> None:
-    """What is settled at the broker must not go with the machine's power."""
+    """Sync the files of a batch on a local disk, before its messages are settled at the broker."""
     assert sink.path is not None
-    with suppress(BadOption):  # where only Spark can look, there is no local disk
+    # a path that only Spark can open is not a local disk
+    with suppress(BadOption):
         Place.at(sink.path, "", option="path", noun="the table").sync(f"{BATCH}={batch}")
 
 
 def without_message(rows: DataFrame, *, keep: Sequence[str]) -> DataFrame:
-    """A table says of its rows which messages they were, in columns `_queue`, `_partition`, `_offset`."""
+    """Replace column `_message` by some of its fields, as `_queue`, `_partition` and `_offset` in files."""
     if MESSAGE not in rows.columns:
         return rows
     kept = [F.col(f"{MESSAGE}.{name}").alias(f"_{name}") for name in keep]
@@ -112,7 +114,7 @@ def without_message(rows: DataFrame, *, keep: Sequence[str]) -> DataFrame:
 
 
 def promise(sink: Sink) -> str:
-    """What `explain` says of it."""
+    """Return the guarantee of a sink, as `explain` shows it."""
     if sink.format in FILES:
         return f"exactly once: a batch that runs again overwrites its directory {BATCH}=N"
     if sink.format == "leveret":
@@ -123,7 +125,7 @@ def promise(sink: Sink) -> str:
     if sink.format == "jdbc":
         return "exactly once: rows and the batch's number are committed in one transaction"
     if sink.format == "console":
-        return "for looking at: a batch that runs again is shown again"
+        return "shown to people: a batch that runs again is shown again"
     if sink.mode == "overwrite":
-        return "the rows of the last batch: each one overwrites what those before it have left"
+        return "the rows of the last batch: each batch overwrites the rows of those before it"
     return "at least once: a batch that runs again is appended again"

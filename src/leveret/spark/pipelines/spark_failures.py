@@ -1,4 +1,4 @@
-"""What goes wrong inside Spark, as one sentence: without the pages of Java and Python around it."""
+"""Failures inside Spark as one sentence, without the stack traces of Java and Python."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 SPARK_FAILED: Final = (PySparkException, Py4JError)
-"""What a job of Spark raises; the second where it has no name for it."""
+"""Exceptions that a Spark job raises; Py4J's are those without a class in PySpark."""
 _QUERY: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 
 
 def first_cause(error: Exception) -> str:
-    """What we say ourselves, if it is ours; else what Spark says in Python; else the first that Java says."""
+    """Return the message of Leveret's own error if there is one, else of PySpark's, else Java's first."""
     lines = [_QUERY.sub("", line.strip()) for line in str(error).splitlines() if line.strip()]
-    for ours in ("leveret.", "pyspark.errors."):
-        told = [line for line in lines if line.startswith(ours) and ": " in line]
-        if told:
-            return told[-1].partition(": ")[2]
-    named = [line for line in lines if "Exception: " in line or line.startswith("[")]
-    found = named[0] if named else lines[0] if lines else type(error).__name__
-    return found.rpartition("Exception: ")[2]
+    for package in ("leveret.", "pyspark.errors."):
+        of_package = [line for line in lines if line.startswith(package) and ": " in line]
+        if of_package:
+            return of_package[-1].partition(": ")[2]
+    of_java = [line for line in lines if "Exception: " in line or line.startswith("[")]
+    first = of_java[0] if of_java else lines[0] if lines else type(error).__name__
+    return first.rpartition("Exception: ")[2]

@@ -1,7 +1,7 @@
-"""SQL, read without Spark: which tables a query names, which columns a schema has, whether it parses at all.
+"""SQL read without Spark: the tables that a query names, the columns of a schema, and whether a text parses.
 
-Spark's own parser is Java's. This one (sqlglot, in Spark's dialect) is as strict almost everywhere. What it
-takes, Spark may still refuse when the pipeline runs; what it refuses is refused, though Spark may know it.
+Spark's own parser needs Java. sqlglot, in Spark's dialect, is as strict almost everywhere. Spark may refuse
+SQL that sqlglot accepts, when the pipeline runs. SQL that sqlglot refuses is refused even if Spark knows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError, TokenError
 
 _DIALECT: Final = "spark"
 _WINDOW: Final = re.compile(r"\bwindow\s*\(", re.IGNORECASE)
-"""Spark's function of that name, which the parser takes for the beginning of a WINDOW clause."""
+"""Spark's function `window(`, which sqlglot takes for the beginning of a WINDOW clause."""
 
 _AMONG_ROWS: Final = (
     exp.AggFunc,
@@ -37,7 +37,7 @@ _AMONG_ROWS: Final = (
     exp.TableSample,
     exp.Window,
 )
-"""What brings rows together, or leaves some of a table unread."""
+"""Expressions that combine rows, or leave some rows of a table unread."""
 _REPEATABLE: Final = frozenset(
     (
         exp.Abs,
@@ -70,18 +70,18 @@ _REPEATABLE: Final = frozenset(
         exp.Year,
     )
 )
-"""Functions that know neither the clock nor chance; of others that is not known here."""
+"""Functions known to depend neither on the clock nor on chance."""
 _OF_THE_CLOCK: Final = frozenset(("now", "today", "tomorrow", "yesterday", "localtimestamp"))
-"""Words that Spark makes a time of, without a call: `timestamp 'now'`."""
+"""Words that stand for the current time without a function call: `timestamp 'now'`."""
 
 
 class Unparsed(ValueError):
-    """Its text is the end of a sentence that begins with the key: "does not parse: ..."."""
+    """SQL that does not parse. The text ends a sentence that begins with a key: "does not parse: ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a schema: `id LONG NOT NULL`."""
+    """A column of a schema: `id LONG NOT NULL`."""
 
     name: str
     type: str
@@ -89,7 +89,7 @@ class Column:
 
 
 def tables_of(query: str) -> list[str]:
-    """The tables that a query names, in their order, each once; `catalog.table` as it is written."""
+    """Return the tables that a query names, in their order, each once; `catalog.table` as it is written."""
     tree = _parsed(query)
     if not isinstance(tree, exp.Query):
         raise Unparsed("is not a query: it must begin with SELECT or WITH")
@@ -99,23 +99,24 @@ def tables_of(query: str) -> list[str]:
 
 
 def names_of(query: str) -> tuple[bool, list[str]]:
-    """What a query selects: whether there is a star among it, and the names of the others."""
+    """Return whether a query selects a star, and the names of the other columns that it selects."""
     tree = _parsed(query)
-    assert isinstance(tree, exp.Query), "it was looked at with tables_of before"
+    assert isinstance(tree, exp.Query), "tables_of has checked the query"
     return bool(tree.is_star), tree.named_selects
 
 
 def goes_row_by_row(query: str) -> bool:
-    """Whether it reads one table, once and whole, and makes of each row what it makes, without the others."""
+    """Whether a query reads one table, once and whole, and makes each row from one row of that table."""
     tree = _parsed(query)
     tables = list(tree.find_all(exp.Table))
     return len(tables) == 1 and tree.find(*_AMONG_ROWS) is None
 
 
 def is_repeatable(condition: str) -> bool:
-    """Whether it is known to be true of the same rows whenever it is looked at."""
+    """Whether a condition is known to have the same result for a row at any time."""
     tree = _parsed(condition)
-    if tree.find(exp.Query) is not None:  # another table may change
+    # a subquery reads another table, which may change
+    if tree.find(exp.Query) is not None:
         return False
     words = {word.name.lower() for word in tree.find_all(exp.Literal, exp.Identifier)}
     functions = {type(function) for function in tree.find_all(exp.Func)}
@@ -123,7 +124,7 @@ def is_repeatable(condition: str) -> bool:
 
 
 def columns_of(condition: str) -> list[str]:
-    """The columns that a condition is about."""
+    """Return the columns that a condition names."""
     tree = _parsed(condition)
     if isinstance(tree, exp.Query | exp.Alias | exp.Command):
         raise Unparsed("is not a condition, like amount > 0")
@@ -131,19 +132,17 @@ def columns_of(condition: str) -> list[str]:
 
 
 def schema_of(ddl: str) -> list[Column]:
-    """`id LONG NOT NULL, amount DOUBLE` as columns; those inside a STRUCT are not looked at."""
-    tree = _parsed(f"CREATE TABLE t ({ddl})")
-    schema = tree.find(exp.Schema)
-    columns = (
-        [] if schema is None else [each for each in schema.expressions if isinstance(each, exp.ColumnDef)]
-    )
-    if schema is None or len(columns) != len(schema.expressions) or not all(each.kind for each in columns):
+    """Return the columns of a schema like `id LONG NOT NULL, amount DOUBLE`, without fields of a STRUCT."""
+    schema = _parsed(f"CREATE TABLE t ({ddl})").find(exp.Schema)
+    definitions = [] if schema is None else schema.expressions
+    columns = [column for column in definitions if isinstance(column, exp.ColumnDef) and column.kind]
+    if schema is None or len(columns) != len(definitions):
         raise Unparsed("is not a schema, like id LONG NOT NULL, amount DOUBLE")
-    return [_column(each) for each in columns]
+    return [_column(column) for column in columns]
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
+    """Return a name in backticks; it may hold any character."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 

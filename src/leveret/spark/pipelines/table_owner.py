@@ -1,9 +1,8 @@
-"""Whose a table is: the file `_query` in it names the query of Spark that writes it, `_format` in what form.
+"""The owner of a table: the file `_query` in it names the Spark query that writes it, `_format` the format.
 
-A new checkpoint is another query, and counts its batches from 0 again: it must not write over the old ones.
-And files of two formats are no table.
-Where pyarrow can't look, as with `s3a:`, Spark's own file systems do. The rule: a table is never taken to be
-free because nobody could look.
+A new checkpoint is another query and counts its batches from 0 again: it must not overwrite the old ones. Nor
+may a table hold files of two formats. Paths that pyarrow cannot open, like `s3a:`, are read through Spark.
+The rule: a table that cannot be read is never taken to be free.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ OWNER: Final = "_query"
 FORMAT: Final = "_format"
 
 
-def claimed(spark: SparkSession, path: str, mine: str, *, file: str = OWNER) -> str:
-    """What this file of the table at this path says: mine, if there was none."""
+def claim(spark: SparkSession, path: str, value: str, *, file: str = OWNER) -> str:
+    """Return the value in this file of the table; write the given value if there is no file."""
     try:
         place = Place.at(path, "", option="path", noun="the table")
     except BadOption:
-        return _claimed_by_spark(spark, path, mine, file=file)
+        return _claim_through_spark(spark, path, value, file=file)
     owner = place.read(file)
     if owner is None:
-        place.write_bytes(file, mine.encode())
-        return mine
+        place.write_bytes(file, value.encode())
+        return value
     return owner.decode()
 
 
-def _claimed_by_spark(spark: SparkSession, path: str, mine: str, *, file: str) -> str:
+def _claim_through_spark(spark: SparkSession, path: str, value: str, *, file: str) -> str:
     java: Any = spark._jvm
     settings = spark._jsparkSession.sessionState().newHadoopConf()
     try:
@@ -46,18 +45,18 @@ def _claimed_by_spark(spark: SparkSession, path: str, mine: str, *, file: str) -
             return owner
         written = files.create(place, True)
         try:
-            written.write(mine.encode())
+            written.write(value.encode())
         finally:
             written.close()
     except (Py4JJavaError, CapturedException) as error:
         hint = "check the place, its permissions, and the library of its file system"
-        what = f"the table at {without_keys(path)} can't be read: {first_cause(error)}"
-        raise SparkSideError(what, hint=hint) from error
-    return mine
+        problem = f"the table at {without_keys(path)} can't be read: {first_cause(error)}"
+        raise SparkSideError(problem, hint=hint) from error
+    return value
 
 
 def _read(files: Any, file: Any) -> str:
-    """Empty where somebody died while he wrote it."""
+    """Return the content of a file; empty if its writer died before the end."""
     source = files.open(file)
     try:
         return bytes(source.readAllBytes()).decode()

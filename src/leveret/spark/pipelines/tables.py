@@ -1,13 +1,13 @@
-"""Tables that pipelines write as files: what is in them, whole batches alone, each row once.
+"""Tables that pipelines write as files: their whole batches, each row once, and the swap of a compaction.
 
-    <table>/_batch=7/              of batch 7; whole when it has a `_SUCCESS`
-    <table>/_compacted-<id>/       one directory `_batch=N`, which is to replace several; readers pass it over
-    <table>/_swap.json             which ones it replaces, and whether that is done; stays for the next to see
+    <table>/_batch=7/              the files of batch 7; the batch is whole when it has a `_SUCCESS`
+    <table>/_compacted-<id>/       one directory `_batch=N`, which replaces several; other readers skip it
+    <table>/_swap.json             the note: which batches are replaced, and whether the swap is done
 
-A swap is: write the note, delete the old batches, move the new one to its place, say in the note that it is
-done. From the note on it is always brought to its end, by whoever finds it (`Table.finish_swap`). How a new
-directory is made is left to `compaction`. The rule: while the note is not done, the batches that it names do
-not count, and the new one does, wherever it is.
+A swap writes the note, deletes the old batches, moves the new batch to its place, and marks the note as done.
+Once the note is written, the next compaction finishes the swap if this one dies (`Table.finish_swap`).
+`compaction` makes the new directory. The rule: until the note is marked as done, readers ignore the batches
+that it names and read the new batch, wherever it is.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _WHOLE: Final = "_SUCCESS"
 _SWAP: Final = "_swap.json"
 _COMPACTED: Final = "_compacted-"
 _TRIES: Final = 20
-"""To list a table between the swaps of others; each takes them at least a job of Spark."""
+"""How often a table is listed again when swaps come in between. A swap takes at least one Spark job."""
 
 
 class Swap(msgspec.Struct, frozen=True):
-    """These batches are replaced by the one in `folder`, under the number of the last."""
+    """The note of a swap: the batch in `folder` replaces these batches, under the number of the last."""
 
     folder: str
     batches: list[int]
@@ -49,11 +49,11 @@ class Swap(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Batch:
-    """One that is whole. Two are equal if nobody has written it anew in between."""
+    """A whole batch. A batch that was written again is not equal to its earlier self."""
 
     number: int
     base: str
-    """The folder of the table that it is in: none, until its swap is done the one it was written to."""
+    """Folder of the table that holds the batch: "" or, until its swap is done, `_compacted-<id>`."""
     written_ns: int
 
     @property
@@ -63,13 +63,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """What there is of files with rows in them."""
+    """Number and size of the files with rows in some folders."""
 
     files: int = 0
     size_bytes: int = 0
-
-    def __add__(self, other: Weight) -> Weight:
-        return Weight(self.files + other.files, self.size_bytes + other.size_bytes)
 
 
 class Table:
@@ -91,7 +88,7 @@ class Table:
 
     @property
     def kind(self) -> str:
-        """Of its file system: local, hdfs, s3, ..."""
+        """Kind of the file system: local, hdfs, s3, ..."""
         return str(self.files.type_name)
 
     def spark_path(self, folder: str = "") -> str:
@@ -102,73 +99,62 @@ class Table:
         return f"{self._root}/{folder}".rstrip("/")
 
     def batches(self, *, last: int | None = None) -> list[Batch]:
-        """Those that are whole, in their order, each row in one of them; none after the last, if given."""
+        """Return the whole batches in ascending order, up to `last` if given. Each row is in one of them."""
         swap = self.swap()
         new: list[Batch] = []
         if swap is not None and swap.state == "begun":
-            new = self._batches_in(swap.folder)  # before the others: it may be moved there meanwhile
-        found = self._batches_in("")
+            # the new batch may be moved to the others meanwhile, so it is looked for first
+            new = self._batches_in(swap.folder)
+        batches = self._batches_in("")
         if swap is not None and swap.state == "begun":
             old = set(swap.batches if new else swap.batches[:-1])
-            found = [batch for batch in found if batch.number not in old]
-        return sorted(batch for batch in (*found, *new) if last is None or batch.number <= last)
+            batches = [batch for batch in batches if batch.number not in old]
+        return sorted(batch for batch in (*batches, *new) if last is None or batch.number <= last)
 
     def _batches_in(self, base: str) -> list[Batch]:
         numbers = [name.removeprefix(f"{BATCH}=") for name in self._folders(base)]
         paths = [f"{self._root}/{base}/{BATCH}={number}/{_WHOLE}" for number in numbers]
         with self._failing("read"):
             infos = self.files.get_file_info(paths)
-        found = zip(numbers, infos, strict=True)
         return [
             Batch(int(number), base, info.mtime_ns or 0)
-            for number, info in found
+            for number, info in zip(numbers, infos, strict=True)
             if number.isdigit() and info.is_file
         ]
 
     def _folders(self, base: str) -> list[str]:
         return [info.base_name for info in self._listed(base) if info.type == fs.FileType.Directory]
 
-    def names(self, prefix: str) -> list[str]:
-        """Of files beside the batches."""
-        found = [info.base_name for info in self._listed("") if info.is_file]
-        return [name for name in found if name.startswith(prefix)]
-
     def files_in(self, folder: str) -> list[str]:
-        """As names within the table, however deep."""
-        found = self._listed(folder, recursive=True)
-        return [info.path.removeprefix(f"{self._root}/") for info in found if info.is_file]
+        """Return the paths of all files in a folder and its subfolders, relative to the table."""
+        infos = self._listed(folder, recursive=True)
+        return [info.path.removeprefix(f"{self._root}/") for info in infos if info.is_file]
 
     def weight(self, folders: Iterable[str]) -> Weight:
-        infos = [info for folder in folders for info in self._data(folder)]
-        return Weight(len(infos), sum(info.size for info in infos))
-
-    def _data(self, folder: str) -> list[fs.FileInfo]:
-        found = (info for info in self._listed(folder, recursive=True) if info.is_file)
-        return [info for info in found if not info.base_name.startswith(("_", "."))]
+        infos = (info for folder in folders for info in self._listed(folder, recursive=True) if info.is_file)
+        sizes = [info.size for info in infos if not info.base_name.startswith(("_", "."))]
+        return Weight(len(sizes), sum(sizes))
 
     def _listed(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
-        path = f"{self._root}/{folder}".rstrip("/")
         with self._failing("read"):
-            selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+            selector = fs.FileSelector(self.folder(folder), allow_not_found=True, recursive=recursive)
             return list(self.files.get_file_info(selector))
 
-    # swaps
-
     def swap(self) -> Swap | None:
-        """The last one."""
+        """Return the note of the latest swap."""
         data = self.place.read(_SWAP)
         return None if data is None else msgspec.json.decode(data, type=Swap)
 
     def new_folder(self) -> str:
-        """A name that nobody has had."""
+        """Return an unused name for the folder of a compacted batch."""
         return f"{_COMPACTED}{uuid.uuid4().hex}"
 
     def begin_swap(self, folder: str, batches: Sequence[int]) -> None:
-        """From here on the batches are those in the folder."""
-        self._keep(Swap(folder, list(batches)))
+        """Write the note. From now on the batch in the folder counts instead of these batches."""
+        self._write_note(Swap(folder, list(batches)))
 
     def finish_swap(self) -> None:
-        """Does what the note says, however much of it was done before."""
+        """Finish an unfinished swap. It can be called again after any failure."""
         swap = self.swap()
         if swap is None or swap.state == "done":
             return
@@ -176,10 +162,10 @@ class Table:
             for number in swap.batches:
                 self._delete(f"{BATCH}={number}")
             self.move(new.folder, f"{BATCH}={new.number}")
-        self._keep(msgspec.structs.replace(swap, state="done"))
+        self._write_note(msgspec.structs.replace(swap, state="done"))
 
     def sweep(self) -> None:
-        """Deletes what compactions have left that did not come to their note, or are done."""
+        """Delete the folders of compactions that wrote no note or are done, and unfinished files."""
         swap = self.swap()
         needed = swap.folder if swap is not None and swap.state == "begun" else None
         for name in self._folders(""):
@@ -191,10 +177,7 @@ class Table:
         with self._failing("changed"):
             self.files.move(f"{self._root}/{old}", f"{self._root}/{new}")
 
-    def sync(self, folder: str) -> None:
-        self.place.sync(folder)
-
-    def _keep(self, swap: Swap) -> None:
+    def _write_note(self, swap: Swap) -> None:
         self.place.write_bytes(_SWAP, msgspec.json.encode(swap))
 
     def _delete(self, folder: str) -> None:
@@ -214,9 +197,9 @@ class Table:
 
 
 def last_committed(checkpoint: str) -> int | None:
-    """The last batch in the commit log of a pipeline's query; it and those before it never run again.
+    """Return the last batch in the commit log of a pipeline's query. Batches before it never run again.
 
-    Unless the machine lost its power just then, and the last line of that log: see `compaction`.
+    The last batch itself can run again if a power cut took the end of that log: see `compaction`.
     """
     names = Place.at(checkpoint, "query", option="checkpoint", noun="the checkpoint").names("commits")
     return max((int(name) for name in names if name.isdigit()), default=None)
@@ -231,17 +214,17 @@ def read(
     schema: StructType | str | None = None,
     **options: str | int | float | bool,
 ) -> DataFrame:
-    """The rows of all whole batches, each once, also while a compaction runs, or after one has died.
+    """Return the rows of all whole batches, each row once, also during a compaction or after one has died.
 
         orders = read(spark, "/lake/orders", checkpoint="/lake/checkpoints/orders")
 
     The columns are those that were written, the ones that the table is partitioned by, and `_batch`. Options
-    and schema are those of `spark.read`. Without `checkpoint` a batch counts as soon as it is whole: one that
-    its query has not committed yet may be missing for a moment, when it runs again. With it (the pipeline's
-    checkpoint) only batches that the query has committed are read: those never change.
+    and schema are those of `spark.read`. Without `checkpoint` a batch counts as soon as it is whole. A batch
+    that is not committed yet and runs again may then be missing for a moment. With the pipeline's
+    `checkpoint`, only committed batches are read: those never change.
 
-    What is found now is what the DataFrame reads: new batches need a new `read`, and so does a DataFrame
-    whose files a compaction has replaced; Spark says then that a file does not exist.
+    The DataFrame reads the batches that exist now: call `read` again to see new ones. After a compaction has
+    replaced its files, Spark reports that a file does not exist: call `read` again then too.
     """
     table = Table.at(path)
     last = None if checkpoint is None else last_committed(checkpoint)
@@ -257,25 +240,25 @@ def read(
 
 
 def listed(table: Table, look: Callable[[Sequence[Batch]], T], *, last: int | None = None) -> T:
-    """What `look` finds in the batches of a table, when nobody has swapped them while it looked."""
+    """Return the result of `look` on the batches of a table; call it again if they changed meanwhile."""
     for _ in range(_TRIES):
         swap, batches = table.swap(), table.batches(last=last)
         try:
-            found = look(batches)
+            result = look(batches)
         except (SparkSideError, *SPARK_FAILED):
-            if _is_still_so(table, swap, batches):
+            if _is_unchanged(table, swap, batches):
                 raise
             continue
-        if _is_still_so(table, swap, batches):
-            return found
+        if _is_unchanged(table, swap, batches):
+            return result
     raise SparkSideError(
-        f"the table at {table.shown} does not stay the same while it is listed",
+        f"the table at {table.shown} changed {_TRIES} times while it was listed",
         hint="do several compactions run, one after the other? read it again when they are done",
     )
 
 
-def _is_still_so(table: Table, swap: Swap | None, batches: Sequence[Batch]) -> bool:
-    """No note is written twice, so that no swap can have begun and ended in between."""
+def _is_unchanged(table: Table, swap: Swap | None, batches: Sequence[Batch]) -> bool:
+    """Whether no swap and no write came in between. No two swaps have equal notes."""
     return table.swap() == swap and set(batches) <= set(table.batches())
 
 
@@ -288,7 +271,7 @@ def rows_of(
     schema: StructType | str | None = None,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Of these batches, and with the column that says which."""
+    """Return the rows of these batches, with column `_batch`."""
     if not batches:
         raise SparkSideError(f"there is no whole batch at {table.shown}", hint="has the pipeline been run?")
     parts = []
@@ -297,5 +280,6 @@ def rows_of(
         reader = reader.option("basePath", table.spark_path(base)).option("ignoreMissingFiles", "false")
         if schema is not None:
             reader = reader.schema(schema)
-        parts.append(reader.load([table.spark_path(each.folder) for each in batches if each.base == base]))
-    return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
+        paths = [table.spark_path(batch.folder) for batch in batches if batch.base == base]
+        parts.append(reader.load(paths))
+    return reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), parts)

@@ -1,4 +1,4 @@
-"""What `leveret pipeline new` writes: a file that is complete, and says of each part what it is for."""
+"""The file that `leveret pipeline new` writes: a complete pipeline, with a comment on each part."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a declaration must hold where it speaks of time: durations, and the columns that are a time or a key.
+"""Checks of a declaration that concern time: durations, and the columns of times and keys.
 
-A part of `checks`, which says when it is called; once more when a schema was inferred that the file does not
-have, since only then it is known which columns there are. No Java is needed.
+A part of `declaration_checks`. `running` calls it again when a schema was inferred, because only then the
+columns are known. No Java is needed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from leveret.spark.pipelines.declaration import MESSAGE, OF_MESSAGE, Declaration
 from leveret.spark.pipelines.toml_lines import Key
 
 _TIMES: Final = ("TIMESTAMP", "DATE", "STRING")
-"""How the types begin that Spark makes a time of: a number could mean seconds, or something else."""
+"""First words of the types that Spark casts to a time. Numbers are not among them: their unit is unknown."""
 
 
 def check(declared: Declaration) -> None:
-    """Raises `BadPipeline` for the first problem."""
+    """Raise `BadPipeline` for the first problem."""
     _check_duration(declared, ("trigger", "every"), declared.trigger.every)
     if declared.watermark is not None:
         _check_time(declared, declared.watermark.column)
@@ -33,7 +33,7 @@ def check(declared: Declaration) -> None:
 
 
 def needing_arrivals(declared: Declaration) -> Key | None:
-    """What of it asks when a message came to the broker, if anything does."""
+    """Return the key of the file that needs the arrival times of messages, or None."""
     if declared.watermark is not None:
         return None if declared.watermark.max_ahead is None else ("watermark", "max_ahead")
     return None if declared.dedup is None else ("dedup",)
@@ -56,7 +56,7 @@ def _check_time(declared: Declaration, name: str) -> None:
 
 
 def _check_column(declared: Declaration, key: Key, name: str) -> str:
-    """Its type, where that is known."""
+    """Raise if the column does not exist; return its type, or "" if the type is unknown."""
     first, _, inner = name.partition(".")
     if first == MESSAGE:
         if inner not in OF_MESSAGE:
@@ -72,7 +72,7 @@ def _check_column(declared: Declaration, key: Key, name: str) -> str:
 
 
 def _columns(declared: Declaration) -> dict[str, str] | None:
-    """Of a body, with their types; None if that is found out only when it runs."""
+    """Return the columns of a body with their types; None if the schema is inferred at the first run."""
     if declared.parse.format == "text":
         return {"text": "STRING"}
     if declared.parse.schema is None:

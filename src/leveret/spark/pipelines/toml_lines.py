@@ -1,7 +1,7 @@
-"""Where in a TOML text a key is: the standard library reads TOML, but does not say in which line.
+"""Line numbers of the keys in a TOML text, for error messages. The standard library does not tell them.
 
-It is for error messages: what it does not find (a key inside an inline table) has the line of what is around
-it. It is given texts that `tomllib` has accepted.
+A key that is not found, as inside an inline table, has the line of the table around it. The text must be one
+that `tomllib` accepts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 Key = tuple[str | int, ...]
-"""`("sinks", 1, "path")`: tables by their names, those of an array by their numbers."""
+"""`("sinks", 1, "path")`: tables by name, and by index in an array of tables."""
 
 _NAME: Final = r"""(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _NAMES: Final = re.compile(_NAME)
@@ -29,7 +29,7 @@ class Lines:
             self._lines.setdefault(key, line)
 
     def of(self, key: Sequence[str | int]) -> int:
-        """The line of the key, or of the nearest table around it; 1 for the whole."""
+        """Return the line of a key, or of the nearest table around it; 1 for the whole file."""
         for length in range(len(key), 0, -1):
             line = self._lines.get(tuple(key[:length]))
             if line is not None:
@@ -40,10 +40,10 @@ class Lines:
 def _keys(text: str) -> Iterator[tuple[Key, int]]:
     table: Key = ()
     counts: dict[Key, int] = {}
-    within = _Within()
+    value = _OpenValue()
     for number, line in enumerate(text.splitlines(), 1):
-        if within:
-            within.read(line)
+        if value:
+            value.read(line)
             continue
         if header := _HEADER.match(line):
             table = _nested(_split(header[2]), counts)
@@ -56,7 +56,7 @@ def _keys(text: str) -> Iterator[tuple[Key, int]]:
             names = _split(assignment[1])
             for length in range(1, len(names) + 1):
                 yield (*table, *names[:length]), number
-            within.read(line[assignment.end() :])
+            value.read(line[assignment.end() :])
 
 
 def _split(dotted: str) -> Key:
@@ -64,7 +64,7 @@ def _split(dotted: str) -> Key:
 
 
 def _nested(names: Key, counts: dict[Key, int]) -> Key:
-    """A table inside one of an array is in the last of them so far."""
+    """Return the key of a table; inside an array of tables, the table belongs to its latest element."""
     table: Key = ()
     for name in names[:-1]:
         table += (name,)
@@ -73,8 +73,8 @@ def _nested(names: Key, counts: dict[Key, int]) -> Key:
     return table + names[-1:]
 
 
-class _Within:
-    """Whether a value goes on in the next line: an array, or a long string."""
+class _OpenValue:
+    """True while a value goes on in the next line: an array, or a long string."""
 
     def __init__(self) -> None:
         self._depth = 0

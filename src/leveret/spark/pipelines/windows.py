@@ -1,9 +1,9 @@
-"""Windows of time: which one a row belongs to, and whether all of it is there.
+"""Windows of time: the window that a row belongs to, and whether it is closed.
 
-Rows wait until the watermark has passed the end of their window: then no row of it can come any more, since
-it would be late, and all of its rows become `input` in one batch. Windows of a length begin at whole
-multiples of it, counted from 1970 in UTC; a session is a row of times with less than the gap between them,
-and ends a gap after the last. Both are without their end: a row at the end is in the next one.
+Rows wait until the watermark has passed the end of their window. A later row of that window would be late: so
+the window is complete, and its rows become `input` in one batch. Windows of a length begin at whole multiples
+of it, counted from 1970 in UTC. Times of a session are less than the gap apart; it ends a gap after its last
+time. A row exactly at the end of a window belongs to the next one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from leveret.spark.pipelines.declaration import MESSAGE, Windows
 from leveret.spark.pipelines.lateness import TIME, us_of
 
 WINDOW: Final = "_window"
-"""Its start and end, as timestamps."""
+"""Column with the start and end of a row's window, as timestamps."""
 _BY: Final = "_by"
 _SESSION: Final = "_session"
 
 
 def placed(rows: DataFrame, windows: Windows) -> DataFrame:
-    """With column `_window`, for rows that have a `_time`."""
+    """Add column `_window` to rows that have a `_time`."""
     if windows.length is not None:
         length_us = us_of(windows.length)
         start = F.col(TIME) - F.pmod(F.col(TIME), F.lit(length_us))
@@ -34,10 +34,10 @@ def placed(rows: DataFrame, windows: Windows) -> DataFrame:
 
 
 def _in_sessions(rows: DataFrame, by: list[str], gap_us: int) -> DataFrame:
-    whose = F.struct(*(parsing.named(name).alias(f"by_{number}") for number, name in enumerate(by)))
+    owner = F.struct(*(parsing.named(name).alias(f"by_{number}") for number, name in enumerate(by)))
     order = Window.partitionBy(_BY).orderBy(TIME, f"{MESSAGE}.partition", f"{MESSAGE}.offset")
     begins = F.coalesce(F.col(TIME) - F.lag(TIME).over(order) >= gap_us, F.lit(True))
-    rows = rows.withColumn(_BY, whose).withColumn(_SESSION, begins.cast("int"))
+    rows = rows.withColumn(_BY, owner).withColumn(_SESSION, begins.cast("int"))
     rows = rows.withColumn(_SESSION, F.sum(_SESSION).over(order))
     session = Window.partitionBy(_BY, _SESSION)
     window = _window(F.min(TIME).over(session), F.max(TIME).over(session) + gap_us)
@@ -45,7 +45,7 @@ def _in_sessions(rows: DataFrame, by: list[str], gap_us: int) -> DataFrame:
 
 
 def closed(clock_us: int | None) -> Column:
-    """Whether no row of a window can come any more."""
+    """Whether the watermark has passed the end of a row's window."""
     if clock_us is None:
         return F.lit(False)
     return F.coalesce(F.unix_micros(f"{WINDOW}.end") <= clock_us, F.lit(False))

@@ -1,7 +1,7 @@
-"""What Spark has counted while it wrote: told behind the write, among other news, which it may lose.
+"""Row counts that Spark observes while it writes.
 
-So whoever asks has patience, and no more than that. Spark has no counts if it found out that there is no row
-to look at (`WHERE false`): it fails when it is asked.
+Spark delivers an observation after the write, as an event that it may lose: so the wait for it has a limit.
+If Spark's planner finds that there are no rows (`WHERE false`), there are no counts, and asking raises.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Observation
 
-PATIENCE_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 
 
-def told(observation: Observation, patience_s: float = PATIENCE_S) -> dict[str, Any] | None:
-    """The counts by their names, after the rows were written; None if there are none."""
-    found: list[dict[str, Any]] = []
+def wait_for(observation: Observation, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
+    """Return the counts by name, after the rows were written; None if Spark delivers none in time."""
+    counts: list[dict[str, Any]] = []
 
     def ask() -> None:
         with suppress(Py4JJavaError):
-            found.append(observation.get)
+            counts.append(observation.get)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(patience_s)
-    return found[0] if found else None
+    asking.join(timeout_s)
+    return counts[0] if counts else None

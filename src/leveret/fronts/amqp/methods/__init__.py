@@ -1,7 +1,7 @@
-"""What a client can ask for on a channel: one file per class of the protocol, one function per method.
+"""Methods of clients on a channel: one file per class of the protocol, one function per method.
 
-A function gets the channel and the decoded method and raises an `AmqpError` when it can't be done; `HANDLERS`
-is the whole list. Publishes and settlements do not come this way: see `publishing` and `settling`.
+A function gets the channel and the decoded method, and raises an `AmqpError` or a `BrokerError` to refuse it.
+`HANDLERS` lists all of them. Publishes and settlements are handled in `connection`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""basic.*: consuming and getting. Publishes and acknowledgements have their own, faster way in."""
+"""basic.*: consume, get, recover, qos. Publishes and settlements are handled in `connection`."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
 from leveret.broker.queues import direct_replies
 from leveret.broker.sessions import consuming
-from leveret.broker.sessions.consuming import Got, Wanted
+from leveret.broker.sessions.consuming import ConsumeRequest, GetResult
 from leveret.fronts.amqp.channel import AmqpChannel
-from leveret.fronts.amqp.methods.fields import named, table_of
+from leveret.fronts.amqp.methods.fields import answer, queue_name, table_of
 
-_MOMENT_US = 5_000
+_REDELIVER_DELAY_US = 5_000
 
 
 def qos(channel: AmqpChannel, method: spec.Basic.Qos) -> None:
     if method.prefetch_size:
         raise NotImplemented_(f"prefetch_size!=0 ({method.prefetch_size})")
-    # a limit per consumer lifts the shared one
+    # A limit per consumer removes the limit of the channel.
     channel.core.change_prefetch(method.prefetch_count if method.global_ else 0)
     if not method.global_:
         channel.consumer_prefetch = method.prefetch_count
         if channel.connection.properties.get("product") == "py-amqp":
-            _change_running(channel, method.prefetch_count)
+            _change_prefetch_of_consumers(channel, method.prefetch_count)
     channel.reply(spec.Basic.QosOk())
 
 
-def _change_running(channel: AmqpChannel, prefetch: int) -> None:
-    """Kombu goes by the specification with every broker that is not called RabbitMQ (decision 10).
+def _change_prefetch_of_consumers(channel: AmqpChannel, prefetch: int) -> None:
+    """Change the prefetch of running consumers, as Kombu expects of a broker (decision 10).
 
-    There a limit holds for the channel, from now on; Celery raises it for every task that waits for its
-    time, and its consumer must notice. A delivery that arrives in one piece with the reply would lie in
-    py-amqp's buffer until the next one comes, so it waits a moment.
+    Except from RabbitMQ, Kombu expects what the specification says: the limit holds for the channel at once.
+    Celery raises the limit for every task with a future ETA, and its consumer must notice. A delivery
+    received together with the reply would stay in py-amqp's buffer until the next delivery, so deliveries
+    wait 5 ms.
     """
     broker = channel.broker
     for consumer in channel.core.consumers.values():
         consumer.prefetch = prefetch
         source = consumer.source
         source.unblock(channel.core)
-        broker.timers.set((source, "prefetch"), broker.turn_us + _MOMENT_US, source.wake)
+        broker.timers.set((source, "prefetch"), broker.turn_us + _REDELIVER_DELAY_US, source.wake)
 
 
 def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
@@ -55,15 +56,15 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
         consuming.consume_replies(channel.core, tag, no_ack=method.no_ack)
         ticket = 0
     else:
-        wanted = Wanted(
-            named(channel, method.queue),
+        request = ConsumeRequest(
+            queue_name(channel, method.queue),
             tag,
             no_ack=method.no_ack,
             exclusive=method.exclusive,
             prefetch=channel.consumer_prefetch,
             arguments=table_of(method),
         )
-        ticket = consuming.consume(channel.core, wanted)
+        ticket = consuming.consume(channel.core, request)
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=ticket)
     elif ticket:
@@ -72,20 +73,19 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
 
 def cancel(channel: AmqpChannel, method: spec.Basic.Cancel) -> None:
     consuming.cancel(channel.core, method.consumer_tag or "")
-    if not method.nowait:
-        channel.reply(make(spec.Basic.CancelOk, consumer_tag=method.consumer_tag))
+    answer(channel, method, make(spec.Basic.CancelOk, consumer_tag=method.consumer_tag))
 
 
 def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
-    name = named(channel, method.queue)
-    consuming.get(channel.core, name, no_ack=method.no_ack, encode=lambda got: _got(channel, got))
+    name = queue_name(channel, method.queue)
+    consuming.get(channel.core, name, no_ack=method.no_ack, encode=lambda got: _get_answer(channel, got))
 
 
-def _got(channel: AmqpChannel, got: Got | None) -> bytes:
-    """Return the answer to a get."""
+def _get_answer(channel: AmqpChannel, got: GetResult | None) -> bytes:
+    """Return the frames of get-ok or get-empty."""
     if got is None:
         return methods.frame(channel.number, spec.Basic.GetEmpty())
-    answer = make(
+    get_ok = make(
         spec.Basic.GetOk,
         delivery_tag=got.tag,
         redelivered=got.redelivered,
@@ -95,7 +95,7 @@ def _got(channel: AmqpChannel, got: Got | None) -> bytes:
     )
     frame_max = channel.connection.frame_max
     content = content_frames(channel.number, got.header, got.body, frame_max=frame_max)
-    return b"".join((methods.frame(channel.number, answer), *content))
+    return b"".join((methods.frame(channel.number, get_ok), *content))
 
 
 def recover(channel: AmqpChannel, method: spec.Basic.Recover) -> None:

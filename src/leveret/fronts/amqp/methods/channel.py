@@ -1,7 +1,4 @@
-"""channel.*: of the methods that a client sends on an open channel only flow is left.
-
-Opening and closing are the connection's.
-"""
+"""channel.*: only flow. Opening and closing channels is left to `Connection`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""confirm.*: a channel that confirms its publishes."""
+"""confirm.*: put a channel into confirm mode."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pamqp import commands as spec
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.sessions.confirms import Confirms
 from leveret.fronts.amqp.channel import AmqpChannel
+from leveret.fronts.amqp.methods.fields import answer
 
 
 def select(channel: AmqpChannel, method: spec.Confirm.Select) -> None:
@@ -16,8 +17,7 @@ def select(channel: AmqpChannel, method: spec.Confirm.Select) -> None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     if channel.core.owed.confirms is None:
         channel.core.owed.confirms = Confirms()
-    if not method.nowait:
-        channel.reply(spec.Confirm.SelectOk())
+    answer(channel, method, spec.Confirm.SelectOk())
 
 
 HANDLERS: dict[Any, Any] = {spec.Confirm.Select: select}

@@ -1,4 +1,4 @@
-"""exchange.*: declaring, deleting and binding exchanges."""
+"""exchange.*: declare, delete, bind and unbind exchanges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.broker.exchanges.exchange import Exchange
 from leveret.broker.queues import arguments
 from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 from leveret.fronts.amqp.channel import AmqpChannel
-from leveret.fronts.amqp.methods.fields import table_of
+from leveret.fronts.amqp.methods.fields import answer, table_of
 
 
 def declare(channel: AmqpChannel, method: spec.Exchange.Declare) -> None:
@@ -26,17 +26,14 @@ def declare(channel: AmqpChannel, method: spec.Exchange.Declare) -> None:
     else:
         channel.session.check_access("configure", "exchange", name)
         defined = _declare(channel, name, method).defined
-    if not method.nowait:
-        channel.reply(spec.Exchange.DeclareOk(), defined=defined)
-    elif defined:
-        channel.core.owed.await_definition(defined)
+    answer(channel, method, spec.Exchange.DeclareOk(), defined=defined)
 
 
 def _declare(channel: AmqpChannel, name: str, method: spec.Exchange.Declare) -> Exchange:
     vhost, type_ = channel.vhost, method.exchange_type
     if type_ not in ROUTERS:
-        known = "unknown" if type_ else "invalid"
-        raise CommandInvalid(f"{known} exchange type '{type_}'")
+        problem = "unknown" if type_ else "invalid"
+        raise CommandInvalid(f"{problem} exchange type '{type_}'")
     current = vhost.exchanges.get(name)
     if current is not None:
         _check_equivalent(channel, current, method)
@@ -57,12 +54,12 @@ def _declare(channel: AmqpChannel, name: str, method: spec.Exchange.Declare) -> 
 
 
 def _check_equivalent(channel: AmqpChannel, current: Exchange, method: spec.Exchange.Declare) -> None:
-    where = {"kind": "exchange", "name": current.name, "vhost": channel.vhost.name}
-    arguments.check_same("type", current.type, method.exchange_type, **where)
-    arguments.check_same("durable", current.durable, method.durable, **where)
-    arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **where)
-    arguments.check_same("internal", current.internal, method.internal, **where)
-    arguments.check_equivalent(current.table, table_of(method), **where)
+    subject = {"kind": "exchange", "name": current.name, "vhost": channel.vhost.name}
+    arguments.check_same("type", current.type, method.exchange_type, **subject)
+    arguments.check_same("durable", current.durable, method.durable, **subject)
+    arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **subject)
+    arguments.check_same("internal", current.internal, method.internal, **subject)
+    arguments.check_equivalent(current.table, table_of(method), **subject)
 
 
 def delete(channel: AmqpChannel, method: spec.Exchange.Delete) -> None:
@@ -82,25 +79,23 @@ def delete(channel: AmqpChannel, method: spec.Exchange.Delete) -> None:
         channel.reply(spec.Exchange.DeleteOk(), defined=defined)
 
 
-def bind(channel: AmqpChannel, method: spec.Exchange.Bind) -> None:
+def _check_binding(channel: AmqpChannel, method: spec.Exchange.Bind | spec.Exchange.Unbind) -> None:
     check_not_default(method.destination)
     check_not_default(method.source)
     channel.session.check_access("write", "exchange", method.destination)
     channel.session.check_access("read", "exchange", method.source)
+
+
+def bind(channel: AmqpChannel, method: spec.Exchange.Bind) -> None:
+    _check_binding(channel, method)
     source, destination = channel.vhost.exchange(method.source), channel.vhost.exchange(method.destination)
     source.router.check_arguments(table_of(method))
     defined = channel.vhost.bind(source, destination, method.routing_key, table_of(method))
-    if not method.nowait:
-        channel.reply(spec.Exchange.BindOk(), defined=defined)
-    elif defined:
-        channel.core.owed.await_definition(defined)
+    answer(channel, method, spec.Exchange.BindOk(), defined=defined)
 
 
 def unbind(channel: AmqpChannel, method: spec.Exchange.Unbind) -> None:
-    check_not_default(method.destination)
-    check_not_default(method.source)
-    channel.session.check_access("write", "exchange", method.destination)
-    channel.session.check_access("read", "exchange", method.source)
+    _check_binding(channel, method)
     source = channel.vhost.exchanges.get(method.source)
     destination = channel.vhost.exchanges.get(method.destination)
     defined = 0

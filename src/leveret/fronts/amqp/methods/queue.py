@@ -1,4 +1,4 @@
-"""queue.*: declaring, binding, purging and deleting queues."""
+"""queue.*: declare, bind, unbind, purge and delete queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 from leveret.fronts.amqp.channel import AmqpChannel
-from leveret.fronts.amqp.methods.fields import named, table_of
+from leveret.fronts.amqp.methods.fields import answer, queue_name, table_of
 
 
 def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
@@ -43,11 +43,10 @@ def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
 
 
 def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> None:
-    """Whether somebody still waits for a direct reply."""
+    """Answer a declare of a direct-reply queue: whether its requester still waits."""
     if name != direct_replies.NAME and not channel.broker.replies.exists(name):
         raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
-    if not method.nowait:
-        channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
+    answer(channel, method, make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
 def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Destination:
@@ -90,40 +89,38 @@ def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Des
 
 
 def _check_equivalent(channel: AmqpChannel, current: Destination, method: spec.Queue.Declare) -> None:
-    where = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
+    subject = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
     current.check_access(channel.session)
     if method.exclusive != (current.owner is not None):
         raise current.locked()
-    arguments.check_same("durable", current.durable, method.durable, **where)
-    arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **where)
-    arguments.check_equivalent(current.table, table_of(method), **where)
+    arguments.check_same("durable", current.durable, method.durable, **subject)
+    arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **subject)
+    arguments.check_equivalent(current.table, table_of(method), **subject)
 
 
-def bind(channel: AmqpChannel, method: spec.Queue.Bind) -> None:
-    name, key = named(channel, cleaned(method.queue)), method.routing_key
+def _check_binding(channel: AmqpChannel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
+    """Return the queue's name and the routing key; raise if the user may not bind them."""
+    name, key = queue_name(channel, cleaned(method.queue)), method.routing_key
     if not method.queue and not key:
         key = name
     check_not_default(method.exchange)
     channel.session.check_access("write", "queue", name)
     channel.session.check_access("read", "exchange", method.exchange)
+    return name, key
+
+
+def bind(channel: AmqpChannel, method: spec.Queue.Bind) -> None:
+    name, key = _check_binding(channel, method)
     exchange = channel.vhost.exchange(method.exchange)
     queue = channel.vhost.queue(name)
     queue.check_access(channel.session)
     exchange.router.check_arguments(table_of(method))
     defined = channel.vhost.bind(exchange, queue, key, table_of(method))
-    if not method.nowait:
-        channel.reply(spec.Queue.BindOk(), defined=defined)
-    elif defined:
-        channel.core.owed.await_definition(defined)
+    answer(channel, method, spec.Queue.BindOk(), defined=defined)
 
 
 def unbind(channel: AmqpChannel, method: spec.Queue.Unbind) -> None:
-    name, key = named(channel, cleaned(method.queue)), method.routing_key
-    if not method.queue and not key:
-        key = name
-    check_not_default(method.exchange)
-    channel.session.check_access("write", "queue", name)
-    channel.session.check_access("read", "exchange", method.exchange)
+    name, key = _check_binding(channel, method)
     exchange = channel.vhost.exchanges.get(method.exchange)
     queue = channel.vhost.queues.get(name)
     defined = 0
@@ -136,18 +133,17 @@ def unbind(channel: AmqpChannel, method: spec.Queue.Unbind) -> None:
 
 
 def purge(channel: AmqpChannel, method: spec.Queue.Purge) -> None:
-    name = named(channel, cleaned(method.queue))
+    name = queue_name(channel, cleaned(method.queue))
     channel.session.check_access("read", "queue", name)
     channel.vhost.queue(name).check_access(channel.session)
     queue = channel.vhost.plain_queue(name, what="queue.purge")
     channel.broker.bring_up_to_date(queue)
     count = queue.purge(who=channel.core.label(""))
-    if not method.nowait:
-        channel.reply(spec.Queue.PurgeOk(count))
+    answer(channel, method, spec.Queue.PurgeOk(count))
 
 
 def delete(channel: AmqpChannel, method: spec.Queue.Delete) -> None:
-    name = named(channel, cleaned(method.queue))
+    name = queue_name(channel, cleaned(method.queue))
     channel.session.check_access("configure", "queue", name)
     queue = channel.vhost.queues.get(name)
     count = defined = ticket = 0
@@ -159,13 +155,14 @@ def delete(channel: AmqpChannel, method: spec.Queue.Delete) -> None:
         else:
             count = _count_deleted(channel.vhost.plain_queues[name], method)
         defined = channel.vhost.delete_queue(queue)
-        ticket = channel.broker.store.ticket if queue.durable else 0  # or it could be back after a crash
+        # Before the ticket is durable, a crash could bring the queue back.
+        ticket = channel.broker.store.ticket if queue.durable else 0
     if not method.nowait:
         channel.reply(spec.Queue.DeleteOk(count), defined=defined, ticket=ticket)
 
 
 def _count_deleted(queue: Queue, method: spec.Queue.Delete) -> int:
-    """How many messages go with it, if it may go."""
+    """Return how many messages a deletion removes; raise if if-unused or if-empty forbids it."""
     if method.if_unused and (queue.consumers or queue.is_held):
         raise PreconditionFailed(f"{queue} in use")
     count = queue.ready + queue.delayed

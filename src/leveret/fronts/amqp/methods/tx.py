@@ -1,4 +1,4 @@
-"""tx.*: a channel whose publishes and settlements wait for a commit."""
+"""tx.*: transactions, which hold publishes and settlements until the commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def select(channel: AmqpChannel, method: spec.Tx.Select) -> None:
 
 
 def commit(channel: AmqpChannel, method: spec.Tx.Commit) -> None:
-    """Answered when everything in it is durable."""
+    """Commit; the answer is sent when the whole transaction is durable."""
     ticket = transaction_commit.commit(channel.core, _transaction(channel))
     channel.reply(spec.Tx.CommitOk(), ticket=ticket)
 
