@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.access import failed_logins
-from leveret.broker.access.failed_logins import DELAY_MAX_US, FORGET_US, FREE, FailedLogins
+from leveret.broker.access.failed_logins import DELAY_MAX_US, FORGET_US, FREE_FAILURES, FailedLogins
 from leveret.server import socket as server_socket
 
 
@@ -20,7 +20,7 @@ def fail(failures: FailedLogins, address: str, name: str, count: int, now_us: in
 
 
 def test_the_first_failures_cost_no_delay_and_each_further_one_doubles_it(failures: FailedLogins) -> None:
-    fail(failures, "10.0.0.7", "ann", FREE)
+    fail(failures, "10.0.0.7", "ann", FREE_FAILURES)
     assert failures.delay_us("10.0.0.7", "ann", 0) == 0
     delays = []
     for _ in range(8):
@@ -36,7 +36,7 @@ def test_no_number_of_failures_makes_the_delay_longer_than_half_a_handshake(fail
 
 
 def test_failures_of_an_address_count_for_all_users_who_are_strangers_there(failures: FailedLogins) -> None:
-    for number in range(FREE + 1):
+    for number in range(FREE_FAILURES + 1):
         failures.failed("10.0.0.7", f"user-{number}", 0)
     assert failures.delay_us("10.0.0.7", "ann", 0) > 0
     assert failures.delay_us("10.0.0.8", "ann", 0) == 0
@@ -45,7 +45,7 @@ def test_failures_of_an_address_count_for_all_users_who_are_strangers_there(fail
 def test_failures_of_a_user_count_at_all_addresses_where_the_user_is_a_stranger(
     failures: FailedLogins,
 ) -> None:
-    for number in range(FREE + 1):
+    for number in range(FREE_FAILURES + 1):
         failures.failed(f"10.0.0.{number}", "ann", 0)
     assert failures.delay_us("10.0.1.1", "ann", 0) > 0
     assert failures.delay_us("10.0.1.1", "bob", 0) == 0
@@ -68,7 +68,7 @@ def test_guesses_at_a_user_from_the_users_own_address_are_delayed_until_the_user
     failures: FailedLogins,
 ) -> None:
     failures.succeeded("10.0.0.7", "ann")
-    fail(failures, "10.0.0.7", "ann", FREE + 1)
+    fail(failures, "10.0.0.7", "ann", FREE_FAILURES + 1)
     assert failures.delay_us("10.0.0.7", "ann", 0) > 0
     assert failures.delay_us("10.0.0.7", "bob", 0) == 0
     failures.succeeded("10.0.0.7", "ann")
@@ -76,7 +76,7 @@ def test_guesses_at_a_user_from_the_users_own_address_are_delayed_until_the_user
 
 
 def test_a_login_of_ones_own_does_not_make_guessing_at_others_quick_again(failures: FailedLogins) -> None:
-    fail(failures, "10.0.0.7", "ann", FREE + 1)
+    fail(failures, "10.0.0.7", "ann", FREE_FAILURES + 1)
     failures.succeeded("10.0.0.7", "eve")
     assert failures.delay_us("10.0.0.7", "ann", 0) > 0
 
@@ -92,7 +92,7 @@ def test_failures_are_forgotten_after_a_while(failures: FailedLogins) -> None:
 def test_what_is_remembered_is_bounded(failures: FailedLogins, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_logins, "_COUNTS_MAX", 100)
     monkeypatch.setattr(failed_logins, "_HOMES_MAX", 100)
-    fail(failures, "10.0.0.7", "ann", FREE + 1)
+    fail(failures, "10.0.0.7", "ann", FREE_FAILURES + 1)
     for number in range(1000):
         failures.failed("10.0.0.7", f"user-{number}", 0)
         failures.succeeded("10.0.0.8", f"user-{number}")
@@ -122,11 +122,11 @@ def test_what_is_forgotten_takes_no_memory(failures: FailedLogins) -> None:
 def test_addresses_that_one_client_may_have_are_counted_together(
     failures: FailedLogins, one: str, other: str, together: bool
 ) -> None:
-    fail(failures, one, "ann", FREE + 1)
+    fail(failures, one, "ann", FREE_FAILURES + 1)
     assert (failures.delay_us(other, "bob", 0) > 0) is together
 
 
 def test_any_name_is_counted(failures: FailedLogins) -> None:
     for name in ("", "\udcff", "\ud800", "x" * 100_000):
-        fail(failures, "10.0.0.7", name, FREE + 1)
+        fail(failures, "10.0.0.7", name, FREE_FAILURES + 1)
         assert failures.delay_us("10.0.9.9", name, 0) > 0

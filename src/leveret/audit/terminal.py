@@ -1,7 +1,7 @@
 """The results of an audit for a terminal: the verdict, the queues, and every list that is not empty.
 
 This module owns what is printed and how much: a list has at most `ROWS_MAX` rows, and the report has the
-rest. The caller lays out the tables (`cli.pages`).
+rest. The caller lays out the tables (`cli.tables`).
 """
 
 from __future__ import annotations

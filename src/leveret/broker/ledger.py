@@ -12,7 +12,8 @@ wait in `Ledger`: callbacks (answers of Flight and HTTP), queues that can delive
 for the audit, and publishers that have used up their share of a sync. `confirms` owns the numbers of
 confirms, `definition_changes` the writing of definitions, `leveret.server.group_commit` the sync.
 
-The rule: only the ledger decides when the store is synced, and never on the thread of the broker.
+The rule: only the ledger says whether a sync is needed; `leveret.server.turns` requests it from another
+thread.
 """
 
 from __future__ import annotations

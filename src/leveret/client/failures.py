@@ -88,10 +88,7 @@ class Failures:
         await self._retry_or_recover(delivery, error)
 
     def is_used_up(self, delivery: Delivery) -> bool:
-        """Return whether a delivery that no handler has yet had its last attempt.
-
-        That attempt was lost with its process, which could not ask the policy.
-        """
+        """Return whether the last attempt was lost with its process, before a handler gets this delivery."""
         return self.retry is not None and delivery.is_lost and delivery.attempt > self.retry.most_attempts
 
     async def give_up(self, delivery: Delivery) -> None:

@@ -127,7 +127,7 @@ SETTINGS: Final = (
     Setting(
         "logins.waiting_by_source_max",
         _LIMITS.logins_waiting_by_source_max,
-        "How many of the waiting logins may come from one address, or from one user.",
+        "Waiting logins from one address, or from one user at an address known for this user.",
         1,
         _MOST,
     ),

@@ -28,7 +28,7 @@ _SYNC_SHARE_BYTES = 512 << 10
 _SMALL_SYNC_SHARE_COST = 768
 """Cost of a publisher's work between two syncs while others wait for answers: 256 messages to one queue.
 
-Encoding and writing a message takes as long as 3 KiB of its body, so messages are counted, not bytes."""
+Encoding and writing a message takes as long as 3 KiB of its body, so a share is limited by cost too."""
 _SMALL_SYNC_BYTES = 16 << 10
 """With fewer unsynced bytes than this, no publisher is stopped."""
 _TIMER_S_MAX = 1.0

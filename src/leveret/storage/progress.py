@@ -24,11 +24,9 @@ from leveret.storage.offset_set import OFFSET_LIMIT, OffsetSet, Range, first_mis
 from leveret.storage.packed_delays import DUE_SHIFT, latest, packed, unpacked
 from leveret.storage.records import Message
 
-_SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
-_SIZE = Struct("<Q")
-_LOOK_BACK = 65_536
-# Up to so many offsets, finding the level of each offset costs less than sets of offsets.
-_FEW = 64
+_SECTIONS, _TAIL, _REASON, _SIZE = (Struct(f"<{fields}") for fields in ("QQQQQQQ", "QQQ", "QB", "Q"))
+# Up to `_FEW` offsets, finding the level of each offset costs less than sets of offsets.
+_LOOK_BACK, _FEW = 65_536, 64
 
 
 class Progress:
@@ -461,8 +459,7 @@ class Progress:
         heapify(self._due)
         self._end = stop
         there = OffsetSet(present)
-        ready, absent = self._ready[0], []
-        low = self.settled.low
+        ready, absent, low = self._ready[0], [], self.settled.low
         for start, end in self.settled.unsettled(low, stop) if low < stop else ():
             at = start
             for first, after in there.ranges(start, end):
@@ -492,10 +489,10 @@ class Progress:
 
     @property
     def is_brief(self) -> bool:
-        """Whether `encode` has little to do, and gives few bytes in most cases."""
-        single = len(self.delayed) + len(self.counts) + len(self.reasons)
+        """Whether `encode` is quick and its result usually small."""
         sets = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.postponed)
-        return single <= _FEW and all(each.is_brief for each in sets)
+        is_few = len(self.delayed) + len(self.counts) + len(self.reasons) <= _FEW
+        return is_few and all(offsets.is_brief for offsets in sets)
 
     def copy(self) -> Progress:
         """Return a copy without the ready offsets, for a snapshot or checkpoint on another thread."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from leveret.broker.access import passwords
-from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE
+from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE_FAILURES
 from leveret.fronts.http.auth import credentials
 from leveret.fronts.http.errors import NotAuthenticated
 from tests.processes import WAIT_S
@@ -138,7 +138,7 @@ def test_after_many_failures_a_request_waits_before_its_password_is_looked_at(le
     def waiting():
         return api.broker.server.broker.logins._waiting_count
 
-    for number in range(FREE + 1):
+    for number in range(FREE_FAILURES + 1):
         assert api.get("/api/overview", f"nobody:{number}").status == 401
     with ThreadPoolExecutor(1) as others:
         late = others.submit(api.get, "/api/overview", "guest:guest")

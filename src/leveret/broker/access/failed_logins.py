@@ -13,7 +13,7 @@ from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeAlias
 
-FREE: Final = 10
+FREE_FAILURES: Final = 10
 """Number of failures in a row without a delay: people mistype, and services run with old passwords."""
 _FIRST_DELAY_US: Final = 100_000
 DELAY_MAX_US: Final = 5_000_000
@@ -48,8 +48,8 @@ class FailedLogins:
         delay_us = 0
         for key in self._keys(address, name):
             count, last_us = self._counts.get(key, (0, 0))
-            if count > FREE and now_us - last_us < FORGET_US:
-                doublings = min(count - FREE - 1, self._delay_max_us.bit_length())
+            if count > FREE_FAILURES and now_us - last_us < FORGET_US:
+                doublings = min(count - FREE_FAILURES - 1, self._delay_max_us.bit_length())
                 delay_us = max(delay_us, min(_FIRST_DELAY_US << doublings, self._delay_max_us))
         return delay_us
 

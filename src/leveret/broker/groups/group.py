@@ -71,7 +71,7 @@ class Group(Source):
         """Number of settlements that came too late and were refused."""
         self._handover_pending = False
         """Whether a partition is to change owners when its messages in flight are settled."""
-        self._without_credit: dict[Deliverer, None] = {}
+        self._waiting_deliverers: dict[Deliverer, None] = {}
         """Keys: deliverers of partitions with ready messages but no credit, in the order of their turn."""
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Group(Source):
     def remove_partition(self, partition: Partition) -> None:
         partition.close()
         del self.partitions[partition.name]
-        self._without_credit.pop(partition.deliverer, None)
+        self._waiting_deliverers.pop(partition.deliverer, None)
 
     # members
 
@@ -165,35 +165,35 @@ class Group(Source):
     # delivery
 
     def wake_partition(self, deliverer: Deliverer) -> None:
-        self._without_credit[deliverer] = None
+        self._waiting_deliverers[deliverer] = None
         self.broker.wake(self)
 
     def note_without_credit(self, deliverer: Deliverer) -> None:
-        self._without_credit[deliverer] = None
+        self._waiting_deliverers[deliverer] = None
 
     def wake_without_credit(self) -> None:
-        if self._without_credit or self._handover_pending:
+        if self._waiting_deliverers or self._handover_pending:
             self.broker.wake(self)
 
     def run(self) -> None:
         """Serve partitions in turns while a member has credit."""
         if self._handover_pending:
             self._assign()
-        scheduled, self._without_credit = self._without_credit, {}
+        scheduled, self._waiting_deliverers = self._waiting_deliverers, {}
         waiting = iter(scheduled)
         for deliverer in waiting:
             if self.broker.ledger.is_stalled(deliverer):
                 # The next sync runs it.
                 continue
             deliverer.run()
-            if self._without_credit and not any(member.credit for member in self.members):
+            if self._waiting_deliverers and not any(member.credit for member in self.members):
                 break
         not_served = dict.fromkeys(waiting)
         for deliverer in not_served:
             if deliverer.cursor.waiting.next_due_us is not None:
                 # The run sets the timer for delayed messages, even without credit.
                 deliverer.run()
-        self._without_credit = not_served | self._without_credit
+        self._waiting_deliverers = not_served | self._waiting_deliverers
 
     def room_again(self, consumer: Consumer) -> None:
         self.wake_without_credit()

@@ -48,7 +48,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     mode: str = CONCURRENT
     max_span: int = 2000
-    """Deliveries are at most this many messages beyond the lowest unsettled one."""
+    """Deliveries are at most this many messages beyond the watermark: the lowest message that is
+    neither settled nor sent back."""
     consume_timeout_ms: int = 900_000
     """Timeout of deliveries in concurrent mode; 0 for no limit."""
     max_reconsume: int = 16

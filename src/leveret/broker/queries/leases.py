@@ -1,5 +1,4 @@
-"""Leases: the messages of a queue that a query holds, exactly and durably, until it has committed them
-elsewhere.
+"""Leases: messages of a queue that a query holds, exactly and durably, until it commits them.
 
 A query is one more consumer, known by its name. It asks for the next *lease*: a number, and the offsets that
 belong to it. A number always means the offsets it had first, for any run and after a restart, until the query
@@ -141,8 +140,8 @@ class Leases:
     ) -> int:
         """Return the number of the first lease above `start`, or `start` if no message is ready.
 
-        A query that asks for the next lease has not begun with it. So expired leases are passed over: their
-        messages are in the queue, or in a later lease.
+        No run has used a lease above `start`. So expired leases are skipped: their messages are in the queue
+        or in a later lease.
         """
         # The query's checkpoint lacks messages that were acked since; it must be told.
         if start < query.settled:
@@ -237,7 +236,7 @@ class Leases:
     def plan(self, query: Query, start: int, end: int) -> list[LeaseNote]:
         """Return the leases above `start` up to `end`, exactly as they were given."""
         self._check_begun(query, end)
-        # The first batch of a checkpoint, but other checkpoints have begun since.
+        # An older checkpoint plans its first batch, but a later checkpoint has gone on.
         if end < start:
             raise self._lost(query, end)
         leases = []

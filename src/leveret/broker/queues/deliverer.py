@@ -288,9 +288,9 @@ class Deliverer(Source):
     ) -> None:
         """Return messages to their offset, or dead-letter those over the delivery limit.
 
-        A delay comes from `wish`. Without one in `wish`, messages wait for the retry delay if `late`, or if
-        `delayed` and the settings delay requeues. Deliveries that no consumer has begun with do not count as
-        attempts, unless the consumer says so in `wish`.
+        `wish` may have a delay. If it has none, messages wait for the retry delay when their deadline has
+        passed (`late`), or when a client requeues them (`delayed`) and the settings delay requeues. Of
+        consumers with begun marks, only begun deliveries count as attempts, unless `wish` says otherwise.
         """
         counted = wish is None or wish.counted
         if counted and not delayed and (late or wish is None or wish.lost):

@@ -26,7 +26,7 @@ A dead letter takes 65 us, so other clients wait an eighth of a second. Without 
 million messages blocked the broker for a minute.
 """
 BYTES_PER_MESSAGE: Final = 16 << 10
-"""Bytes that count as one message in `TURN_MESSAGES_MAX`: a turn copies 32 MiB of large messages, or one."""
+"""Bytes that count as one message in `TURN_MESSAGES_MAX`: a turn copies 32 MiB, or one larger message."""
 _AT_ONCE = 1024
 _READ_BYTES = 8 << 20
 
@@ -166,7 +166,7 @@ class LengthLimit(Account):
         return trimmed
 
     def expect(self, messages: Sequence[Message]) -> None:
-        """Raise the turn's share by messages a client is about to append, before it looks at the queue."""
+        """Raise the turn's share by the messages that a client is about to append."""
         self._left += _cost(len(messages), sum(len(message.body) for message in messages))
 
     def end_turn(self) -> None:
@@ -193,7 +193,7 @@ class LengthLimit(Account):
         """Return the ranges to drop next, and their cost in the turn's share; None if there are none.
 
         Over the limit of bytes, these are up to `max_count` messages with fewer bytes than the excess, or one
-        message: so an empty message behind the last dropped one stays.
+        message. No more is dropped than needed: an empty message at the new head stays.
         """
         count, size_bytes = self._excess()
         if not count and not size_bytes:

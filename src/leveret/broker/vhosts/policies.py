@@ -4,10 +4,9 @@
 
 A *policy* is made by a policymaker, an *operator policy* by an administrator who wants to bound what users
 set. Owns what a policy may hold, which policy applies to a queue or an exchange, and how policy, operator
-policy and the arguments of a declaration are merged. Which policies a virtual host has, and when settings
-change, is left to `vhost`. The rules and texts are RabbitMQ 3.10's: of each kind the matching policy with the
-highest priority applies alone; where two sources set a limit the smaller value holds; otherwise an argument
-takes precedence.
+policy and the arguments of a declaration are merged. `policy_changes` puts policies in force. The rules and
+texts are RabbitMQ 3.10's: of each kind the matching policy with the highest priority applies alone; where two
+sources set a limit the smaller value holds; otherwise an argument takes precedence.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ def merged(policy: Policy | None, operator_policy: Policy | None) -> dict[str, A
 def with_definition(
     arguments: Mapping[str, Value], definition: Mapping[str, Any], known: Iterable[str]
 ) -> dict[str, Value]:
-    """Return the arguments of a queue as they are with a merged definition.
+    """Return the declared arguments of a queue with the definition of its policies merged in.
 
     `known` are the arguments of the queue's type. Other keys of the definition have no effect.
 

@@ -3,8 +3,8 @@
     put_policy(broker, "/", POLICY, policy_of("limits", document, operator=False))
 
 Owns the way from a policy to the settings of queues and exchanges. What a policy holds and which one applies
-is left to `policies`; callers check permissions. The rule: a change is in force when the call returns, for
-waiting messages too, and is undone if it can't be written to disk.
+is left to `policies`; callers check permissions. The rule: a change takes effect before the call returns, for
+waiting messages too. A put that can't be written to disk is undone; a removal is written later.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def apply_to_all(host: PolicyHost) -> None:
 
 
 def apply_to_queue(host: PolicyHost, queue: Destination) -> None:
-    """Put the policies that match in force for a queue or a stream."""
+    """Apply the matching policies to a queue or a stream."""
     applied = host.policies.applied_to(queue.name, kind="queues")
     if applied == queue.policies:
         return
@@ -95,7 +95,7 @@ def apply_to_queue(host: PolicyHost, queue: Destination) -> None:
 
 
 def apply_to_exchange(host: PolicyHost, exchange: Exchange) -> None:
-    """Put the policies that match in force for an exchange: the alternate exchange."""
+    """Apply the matching policies to an exchange: they may have an alternate exchange."""
     applied = host.policies.applied_to(exchange.name, kind="exchanges")
     if applied == exchange.policies:
         return

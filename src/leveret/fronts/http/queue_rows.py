@@ -1,7 +1,7 @@
 """Queues as rows of a long list, as JSON text. The part of a row that never changes is cached.
 
-Owns the fields of a queue in JSON (`queues.py` explains them). The rule: the cost of a row does not depend on
-the number of messages.
+Owns the fields of a queue in JSON (`queues.py` explains them). A new field is added to `describe` and to
+`row`. The rule: the cost of a row does not depend on the number of messages.
 """
 
 from __future__ import annotations

@@ -9,9 +9,12 @@
 
 Fields have RabbitMQ's names and meaning, but `messages` includes delayed messages. Fields of our own:
 
-    delayed     messages that wait for their delay returned    messages returned at least once low, span   the
-    cursor's lowest unsettled offset; how far delivered offsets reach above it queries     Spark queries:
-    leased `messages` in `leases`, last acked lease (`settled`), last request (`seen`)
+    delayed     messages that wait for their delay
+    returned    messages that were requeued at least once
+    low         the lowest unsettled offset
+    span        how far delivered offsets reach above `low`
+    queries     Spark queries: leased `messages` in `leases`, the last acked lease (`settled`), and the
+                time of the last request (`seen`)
 
 For a stream, `messages` are the readable ones, from `first_offset` to `last_offset`. Its consumers are those
 that read it without a group, and the members of its `groups`.
