@@ -81,16 +81,16 @@ def clock_us() -> int:
 
 
 def declare(broker: Any, size: Size) -> None:
-    from leveret.broker.queues.arguments import QueueArguments
+    from leveret.broker.queues.arguments import declared_settings
 
     vhost = broker.vhosts["/"]
     kinds = {"durable": True, "auto_delete": False, "internal": False}
     fanout = vhost.add_exchange(FANOUT, "fanout", table={}, **kinds)
     topic = vhost.add_exchange(TOPIC, "topic", table={}, **kinds)
     for at in range(size.queues):
-        arguments = QueueArguments.parse({}, queue=str(at), vhost="/")
+        settings = declared_settings({}, queue=str(at), vhost="/")
         queue = vhost.add_queue(
-            f"queue-{at:06d}", durable=True, auto_delete=False, owner=None, table={}, arguments=arguments
+            f"queue-{at:06d}", durable=True, auto_delete=False, owner=None, table={}, declared=settings
         )
         vhost.bind(fanout, queue, "", {})
         for key in range(size.bindings // size.queues - 1):

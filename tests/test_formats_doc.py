@@ -186,9 +186,18 @@ def written_frame() -> bytes:
 
 def written_checkpoint() -> WholeFile:
     log = LogImage(LogSpec(1, label="orders"), 2, 1_048_578, segments=[written_segment()[0].info])
-    journal = LogImage(LogSpec(2, parent=1, name="billing"), 5, 0, segments=[written_journal()])
+    spec = LogSpec(2, parent=1, name="billing")
+    journal = LogImage(spec, 5, 0, segments=[written_journal()], state=settled_one().encode())
     checkpoint = Checkpoint(3, ticket=9, clean=True, next_id=3, logs={1: log, 2: journal})
     return WholeFile("checkpoint", FileHeader(formats.CHECKPOINT, 0, 3), checkpoint.encode())
+
+
+def settled_one() -> Progress:
+    state = Progress()
+    state.extend(0, 2, [])
+    state.settle(state.take(1, limit=10))
+    state.mark = cursor.MARK_AHEAD
+    return state
 
 
 def snapped() -> Progress:
@@ -267,7 +276,7 @@ def test_the_kinds_and_outcomes_are_those_of_the_code(page: str, heading: str, e
 def test_the_lists_of_a_checkpoint_have_the_fields_of_the_code():
     page = PAGES["checkpoint.md"]
     found = re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)
-    image = ("spec", "next", "reserved", "snapshot", "snapshot_before", "segments")
+    image = ("spec", "next", "reserved", "snapshot", "snapshot_before", "segments", "state")
     wanted = [image, LogSpec._fields, Retention._fields, SegmentInfo._fields]
     assert found == [(str(place), name) for fields in wanted for place, name in enumerate(fields)]
     assert column("checkpoint.md", "| field | type | meaning |", 0) == list(DOCUMENT)
@@ -293,7 +302,7 @@ def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
 @pytest.mark.parametrize(
     ("page", "words", "found", "said"),
     [
-        ("README.md", "today it is 3,", formats.VERSION, 3),
+        ("README.md", "today it is 4,", formats.VERSION, 4),
         ("README.md", "when more than 3 are free", wal.FREE_FILES_MAX, 3),
         ("records.md", "at most 2,048 records and 2 MiB", records.BATCH_RECORDS_MAX, 2048),
         ("records.md", "2 MiB of data", records.BATCH_BYTES_MAX, 2 << 20),
@@ -304,6 +313,8 @@ def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
         ("wal.md", "16,777,216 (2²⁴) further", stores.LOST_AHEAD, 16_777_216),
         ("wal.md", "the record has at most 64 KiB", frame_repair.ROW_TRIED_BYTES, 64 << 10),
         ("wal.md", "the record has at most 2 KiB", frame_repair.DATA_TRIED_BYTES, 2 << 10),
+        ("checkpoint.md", "more than 2,048 bytes", stores.Options().state_bytes, 2048),
+        ("wal.md", "4 files or more are not free", wal.FULL_FILES_MAX, 4),
         ("cursor.md", "half of 65,536 offsets", cursor.MARK_AHEAD, 65_536),
         ("cursor.md", "A chunk stands for 65,536 offsets", offset_chunk.CHUNK_SIZE, 65_536),
         ("cursor.md", "at most 32 runs", offset_chunk.RUNS_MAX, 32),
@@ -388,6 +399,7 @@ def test_the_checkpoint_of_the_example_is_read():
     checkpoint = Checkpoint.decode(3, content)
     assert checkpoint.logs[1].segments == [written_segment()[0].info]
     assert checkpoint.logs[2].spec.name == "billing"
+    assert Progress.decode(checkpoint.logs[2].state).low == 1
 
 
 def test_the_entry_of_the_example_is_read():

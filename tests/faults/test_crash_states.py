@@ -12,6 +12,9 @@ from tests.faults.history import SMALL, History
 def test_after_any_crash_the_store_holds_what_it_promised(
     seed: int, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve_ahead = Random(seed).choice([4, SMALL.reserve_ahead])
-    monkeypatch.setattr("tests.faults.history.SMALL", replace(SMALL, reserve_ahead=reserve_ahead))
+    random = Random(seed)
+    reserve_ahead = random.choice([4, SMALL.reserve_ahead])
+    state_bytes = random.choice([0, 150, SMALL.state_bytes])
+    options = replace(SMALL, reserve_ahead=reserve_ahead, state_bytes=state_bytes)
+    monkeypatch.setattr("tests.faults.history.SMALL", options)
     History(seed).run()

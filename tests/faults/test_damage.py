@@ -36,7 +36,7 @@ from leveret.testing.disk import SimulatedDisk
 from tests.faults.sample_store import LARGE_BYTES, SampleStore, View, look, open_store
 
 EVERY_BYTE = bool(os.environ.get("LEVERET_EVERY_BYTE"))
-VARIANTS = ["unclean", "clean"]
+VARIANTS = ["unclean", "clean", "unclean without states", "clean without states"]
 
 
 class Span(NamedTuple):
@@ -61,8 +61,8 @@ class Allowed:
 class Subject:
     """A sample, and where each record of it is in the files."""
 
-    def __init__(self, *, clean: bool) -> None:
-        self.sample = SampleStore(clean=clean)
+    def __init__(self, *, clean: bool, states: bool) -> None:
+        self.sample = SampleStore(clean=clean, states=states)
         self.disk = self.sample.disk
         self.truth = self.sample.truth
         self.sizes = {path: len(self.disk.read_bytes(path)) for path in self.disk.paths()}
@@ -148,16 +148,19 @@ class Subject:
 
     @cached_property
     def read_ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """Of segments, indexes and snapshots. Of a journal only what its snapshot does not know is read."""
+        """Of segments, indexes and snapshots. Of a journal only what its snapshot does not know is read, and
+        nothing when its cursor's state is in the checkpoint."""
         paths = {path for each in read_checkpoints(self.disk, pytest.fail) for path in each.files()}
         ranges = {path: [(0, 64)] for path in paths}
         for image, segment in self.segments():
             since = image.snapshot if image.spec.parent else 0
+            if image.state:
+                since = image.next
             read = [(b.position, b.position + b.length) for b in segment.blocks() if b.last >= since]
             ranges[segment.path] += read
             ranges[segment.index_path] += [(64, 64 + segment.info.rows * ROW_BYTES)] if read else []
         for image in self.checkpoint.logs.values():
-            if image.snapshot:
+            if image.snapshot and not image.state:
                 path = f"{image.spec.directory}/snapshot.{image.snapshot:020d}"
                 ranges[path] = [(0, self.sizes[path])]
         return ranges
@@ -183,7 +186,7 @@ def spans_of(rows: bytes, path: str, log_id: int, *, start: int, digests_end: in
 
 @cache
 def subject(variant: str) -> Subject:
-    return Subject(clean=variant == "clean")
+    return Subject(clean=not variant.startswith("unclean"), states="without states" not in variant)
 
 
 def files(variant: str, *, every: int = 1) -> list[str]:
@@ -192,7 +195,9 @@ def files(variant: str, *, every: int = 1) -> list[str]:
 
 
 def opened(disk: SimulatedDisk) -> tuple[Store, View]:
+    """Open the store; a checkpoint drops settled messages, which a store without damage keeps until then."""
     store = open_store(disk)
+    store.checkpoint()
     return store, look(store)
 
 

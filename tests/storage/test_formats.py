@@ -63,7 +63,7 @@ def test_a_file_of_somebody_else_or_of_another_kind_is_refused(data):
     assert caught.value.hint
 
 
-OLD = Path(__file__).parent / "version-2"
+OLD = Path(__file__).parent
 
 
 @pytest.mark.parametrize("version", READABLE)
@@ -71,13 +71,15 @@ def test_versions_that_can_be_read(version):
     assert read_header(made(version=version), "f", SEGMENT) == HEADER
 
 
-def test_a_directory_of_version_2_is_opened_and_nothing_is_lost(tmp_path):
-    """Written by the code before there were streams, and killed after a sync.
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_directory_of_an_older_version_is_opened_and_nothing_is_lost(tmp_path, version):
+    """Version 2 was written before there were streams, 3 before checkpoints had states of cursors.
 
-    Of 21 messages 0 to 4 and 8 to 10 were settled, 5 and 6 were returned and delayed, 7 was returned and in
-    flight again.
+    Their processes were killed after a sync. Of 21 messages 0 to 4 and 8 to 10 were settled, 5 and 6 were
+    returned and delayed, 7 was returned and in flight again.
     """
-    shutil.copytree(OLD, tmp_path / "data")
+    shutil.copytree(OLD / f"version-{version}", tmp_path / "data")
+    assert {read_version(path) for path in (tmp_path / "data").rglob("*") if is_ours(path)} == {version}
     time_us = 1_700_000_000_000_000
     store = Store(OsFiles(tmp_path / "data"), clock=lambda: time_us, entropy=iter(range(99)).__next__)
     (log,) = store.logs.values()

@@ -1,15 +1,23 @@
 """What a start makes of what it finds. Damage byte by byte is in tests/faults; here are the single rules."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from leveret.storage.catalog import Checkpoint, LogImage, LogSpec, snapshot_path, write_checkpoint
+from leveret.storage.catalog import (
+    Checkpoint,
+    LogImage,
+    LogSpec,
+    read_checkpoints,
+    snapshot_path,
+    write_checkpoint,
+)
 from leveret.storage.errors import UnknownFormat, WriteFailed
-from leveret.storage.recovery import recover
+from leveret.storage.recovery import load_progress, recover
 from leveret.storage.wal import Wal
 from leveret.testing.disk import FailAt, SimulatedDisk
-from tests.storage.builders import Clock, batch, entropy, killed, make_store, messages
+from tests.storage.builders import SMALL, Clock, batch, entropy, killed, make_store, messages
 
 
 def make_wal(disk: SimulatedDisk) -> Wal:
@@ -100,6 +108,12 @@ class TestRecover:
 
 
 class TestSnapshots:
+    """They are read where a checkpoint has no state of the cursor."""
+
+    @pytest.fixture
+    def store(self, disk, clock):
+        return make_store(disk, clock, options=replace(SMALL, state_bytes=0))
+
     @pytest.fixture
     def snapped(self, store, log, cursor):
         """A cursor of which two snapshots are on the disk, 0 to 29 settled."""
@@ -127,6 +141,84 @@ class TestSnapshots:
             assert cursor.progress.low == 30
             assert [each.file for each in reopened.damage] == ([last] if lost == "last" else [])
 
+
+class TestStates:
+    """Of cursors, in checkpoints."""
+
+    @pytest.mark.parametrize("restart", ["closed", "killed"])
+    def test_a_state_tells_what_the_journal_tells(self, store, log, cursor, disk, restart):
+        store.append(log, messages(12))
+        cursor.take(8)
+        cursor.settle([(0, 2), (4, 5)])
+        cursor.give_back([(2, 3)], why=b"broken")
+        cursor.give_back([(5, 6)], not_before_us=1 << 40)
+        cursor.lease(1)
+        store.checkpoint()
+        if restart == "closed":
+            store.close()
+        else:
+            cursor.settle([(3, 4)])
+            store.sync()
+        disk = disk.restart()
+        (image,) = (each for each in read_checkpoints(disk, pytest.fail)[0].logs.values() if each.state)
+        read = [b"", image.state]
+        journal = make_store(disk.copy()).cursors(1)["reader"].journal
+        told = []
+        for image.state in read:
+            image.snapshot = image.snapshot_before = 0
+            told.append(load_progress(disk, journal, image, report=pytest.fail)[0].encode())
+        assert told[0] == told[1]
+
+    def test_the_journal_is_not_read(self, store, log, cursor, disk):
+        store.append(log, messages(10))
+        cursor.settle(cursor.take(4))
+        store.close()
+        (segment,) = cursor.journal.segments
+        disk.flip(segment.path, len(disk.read_bytes(segment.path)) - 1, 1)
+        reopened = make_store(disk)
+        assert reopened.damage == []
+        assert list(reopened.cursors(1)["reader"].progress.ready_ranges()) == [(4, 10)]
+
+    def test_a_state_of_many_bytes_is_left_to_the_journal(self, store, log, cursor, disk):
+        store.append(log, messages(1000))
+        cursor.take(1000)
+        cursor.settle([(offset, offset + 1) for offset in range(0, 1000, 2)])
+        store.checkpoint()
+        assert not any(each.state for each in read_checkpoints(disk, pytest.fail)[0].logs.values())
+        cursor.settle([(offset, offset + 1) for offset in range(1, 990, 2)])
+        store.checkpoint()
+        assert sum(bool(each.state) for each in read_checkpoints(disk, pytest.fail)[0].logs.values()) == 1
+        assert killed(disk).cursors(1)["reader"].progress.low == 991
+
+    def test_a_state_takes_few_bytes_after_kills(self, disk):
+        options = replace(SMALL, reserve_ahead=1 << 20)
+        store = make_store(disk, options=options)
+        log = store.create_log()
+        store.create_cursor(log, "reader")
+        store.sync()
+        for _ in range(4):
+            disk = disk.restart()
+            store = make_store(disk, options=options)
+            store.append(store.log(log.id), messages(2))
+            store.sync()
+        assert len(list(store.cursors(log.id)["reader"].progress.ready_ranges())) == 4
+        store.checkpoint()
+        assert any(each.state for each in read_checkpoints(disk, pytest.fail)[0].logs.values())
+
+    def test_a_state_over_a_long_span_is_not_even_encoded(self, cursor):
+        cursor.progress.settled.settle(1, 300 << 16)
+        assert not cursor.progress.is_brief
+
+    def test_a_state_with_many_returns_is_not_even_encoded(self, store, log, cursor, disk):
+        store.append(log, messages(200))
+        cursor.give_back(cursor.take(100))
+        assert not cursor.progress.is_brief
+        store.checkpoint()
+        assert not any(each.state for each in read_checkpoints(disk, pytest.fail)[0].logs.values())
+        assert len(killed(disk).cursors(1)["reader"].returns) == 100
+
+
+class TestCheckpoints:
     def test_a_damaged_checkpoint_costs_nothing_while_there_is_another(self, store, log, cursor, disk):
         store.append(log, messages(10))
         cursor.settle(cursor.take(4))

@@ -501,27 +501,152 @@ class TestARoundThatWasGivenUp:
         assert make_store(disk).safe_ticket > LOST_AHEAD
 
 
-class TestStrays:
-    def test_files_that_no_checkpoint_names_are_removed(self, store, log, cursor, disk):
+def checkpoints(disk: SimulatedDisk) -> list[str]:
+    return [name for name in disk.names("") if name.startswith("checkpoint.")]
+
+
+class TestOpening:
+    """What a start writes: one round, unless something is damaged or there is much to read again."""
+
+    @pytest.mark.parametrize("restart", ["closed", "killed"])
+    def test_only_a_start_after_a_kill_makes_checkpoints(self, store, log, cursor, disk, restart):
+        store.append(log, messages(3))
+        store.checkpoint()
+        store.append(log, messages(2, first=3))
+        store.sync()
+        if restart == "closed":
+            store.close()
+        disk = disk.restart()
+        before = checkpoints(disk)
+        reopened = make_store(disk)
+        assert not reopened.is_opening
+        assert (checkpoints(disk) == before) == (restart == "closed")
+        assert len(reopened.log(1).read([(0, 5)])) == 5
+
+    def test_a_start_after_a_clean_stop_touches_no_log(self, store, log, cursor, disk):
         store.append(log, messages(3))
         store.close()
-        kept = set(disk.paths())
-        strays = [
-            "logs/0000000000000001/msgs.00000000000000000099",
-            "logs/0000000000000001/index.00000000000000000099",
-            f"{cursor.journal.spec.directory}/snapshot.00000000000000000007.new",
-            "wal/00000099.new",
-        ]
-        for path in strays:
-            disk.open(path, create=True).close()
         reopened = make_store(disk)
-        assert not set(disk.paths()) & set(strays)
+        assert not any(each.touched for each in (reopened.log(1), reopened.cursors(1)["reader"].journal))
+
+    def test_who_is_killed_after_a_clean_stop_may_have_delivered(self, store, log, cursor, disk):
+        store.append(log, messages(3))
+        store.close()
+        make_store(disk).cursors(1)["reader"].take(2)
+        reopened = killed(disk)
+        assert reopened.cursors(1)["reader"].returns.is_redelivered(0)
+        assert reopened.log(1).next > 3
+
+    def test_kills_one_after_the_other_lose_nothing(self, store, log, cursor, disk):
+        sent = 0
+        for _ in range(12):
+            reopened = killed(disk)
+            disk = reopened._files
+            reopened.append(reopened.log(1), messages(2))
+            reopened.sync()
+            sent += 2
+            ready = list(reopened.cursors(1)["reader"].progress.ready_ranges())
+            assert sum(b - a for a, b in ready) == sent
+            assert len(disk.names("wal")) <= 5, "checkpoints make the files of the WAL free again"
+
+    def test_files_that_only_the_checkpoint_before_the_last_names_go_with_the_next(
+        self, store, log, cursor, disk
+    ):
+        store.append(log, messages(3))
+        store.checkpoint()
+        named = {path for path in disk.paths() if "/0000000000000001/" in path}
+        assert named
+        cursor.settle(cursor.take(3))
+        store.close()
+        assert named <= set(disk.paths()), "the checkpoint before still names them"
+        reopened = make_store(disk)
+        assert named <= set(disk.paths())
+        reopened.checkpoint()
+        assert not named & set(disk.paths())
+
+    def test_a_round_whose_sync_failed_is_replaced_by_the_next_process(self, store, log, cursor, disk):
+        """After a failed sync the kernel takes for clean what is not on the disk."""
+        store.append(log, messages(2))
+        store.checkpoint()
+        store.append(log, messages(3, first=2))
+        disk.before = FailAt(1, "sync", errno.EIO)
+        with pytest.raises(StorePoisoned):
+            store.sync()
+        disk.before = None
+        disk = disk.restart()
+        store = make_store(disk)
+        assert store.log(1).next > 5
+        store.append(store.log(1), messages(1, first=9))
+        store.sync()
+        for seed in range(20):
+            again = make_store(disk.copy().crash(Random(seed)))
+            assert again.damage == []
+            assert len(again.log(1).read([(0, again.log(1).next)])) == 6
+
+    def test_a_cursor_that_was_created_behind_a_gap_does_not_see_the_gap_after_a_kill(self, store, log, disk):
+        store.append(log, messages(1))
+        store.sync()
+        disk = disk.restart()
+        store = make_store(disk)
+        log = store.log(1)
+        store.append(log, messages(1, first=1))
+        store.checkpoint()
+        store.create_cursor(log, "late")
+        store.sync()
+        ready = list(killed(disk).cursors(1)["late"].progress.ready_ranges())
+        assert sum(stop - start for start, stop in ready) == 2
+
+    def test_a_log_that_was_deleted_before_a_kill_leaves_no_files(self, store, log, disk):
+        store.append(log, messages(3))
+        store.checkpoint()
+        store.delete_log(log)
+        store.sync()
+        reopened = killed(disk)
+        assert not reopened.logs
+        assert not reopened._files.names("logs")
+
+    def test_damage_is_replaced_by_checkpoints(self, store, log, cursor, disk):
+        store.append(log, messages(3))
+        store.checkpoint()
+        store.close()
+        before = checkpoints(disk)
+        disk.flip(log.segments[0].path, 3, 1)
+        reopened = make_store(disk)
+        assert reopened.damage
+        assert not set(before) & set(checkpoints(disk))
+
+
+class TestStrays:
+    STRAYS = (
+        "logs/0000000000000001/msgs.00000000000000000099",
+        "logs/0000000000000001/index.00000000000000000099",
+        "logs/0000000000000002/snapshot.00000000000000000007.new",
+        "wal/00000099.new",
+    )
+
+    @pytest.mark.parametrize("damaged", [False, True])
+    def test_files_that_no_checkpoint_names_are_removed_after_a_kill(self, store, log, cursor, disk, damaged):
+        assert cursor.journal.id == 2
+        store.append(log, messages(3))
+        store.checkpoint()
+        kept = set(disk.paths())
+        disk = disk.restart()
+        for path in (*self.STRAYS, "logs/0000000000000077/msgs.00000000000000000000"):
+            disk.make_directory(path.rpartition("/")[0])
+            disk.open(path, create=True).close()
+        if damaged:
+            disk.flip(log.segments[0].path, 3, 1)
+        reopened = make_store(disk)
+        assert bool(reopened.damage) == damaged
+        assert not set(disk.paths()) & set(self.STRAYS)
+        assert "0000000000000077" not in disk.names("logs")
         assert len(kept & set(disk.paths())) > 3
         assert len(reopened.log(1).read([(0, 3)])) == 3
 
     def test_a_stray_that_cannot_be_removed_does_no_harm(self, store, log, disk):
         store.append(log, messages(3))
-        store.close()
+        store.checkpoint()
+        disk = disk.restart()
         disk.open("logs/0000000000000001/msgs.00000000000000000099", create=True).close()
         disk.before = FailAt(1, "unlink", errno.EACCES, times=99)
         assert len(make_store(disk).log(1).read([(0, 3)])) == 3

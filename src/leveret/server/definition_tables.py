@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_digest
@@ -33,6 +34,7 @@ WITHOUT_PARAMETERS: Final = 2
 WITHOUT_CHECKSUMS: Final = 1
 
 Statement = tuple[str, tuple[object, ...]]
+_NO_ARGUMENTS: Final = bytes(4)
 
 
 class DamagedRow(NamedTuple):
@@ -67,10 +69,10 @@ def _text_of(data: bytes) -> str:
 
 
 def _read_text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
     if isinstance(value, str):
         return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
     raise ValueError(f"{value!r} is not a text")
 
 
@@ -92,6 +94,8 @@ def _stored_arguments(arguments: Mapping[str, Value]) -> bytes:
 
 
 def _read_arguments(value: object) -> dict[str, Value]:
+    if value == _NO_ARGUMENTS:
+        return {}
     if not isinstance(value, bytes):
         raise ValueError(f"{value!r} is not a table of arguments")
     arguments, end = decode_table(value)
@@ -109,9 +113,11 @@ _ARGUMENTS = _Column("BLOB NOT NULL", _stored_arguments, _read_arguments)
 class Table:
     """A table for one type of rows. Columns are the row's fields; the first `key` are the primary key."""
 
-    def __init__(self, name: str, row: Callable[..., Row], key: int, /, **columns: _Column) -> None:
+    def __init__(self, name: str, row: type[Row], key: int, /, **columns: _Column) -> None:
+        assert list(columns) == [field.name for field in fields(row)], "a row is made of its columns in order"
         self.name = name
-        self._row = row
+        self._name = name.encode()
+        self._row: Callable[..., Row] = row
         self._columns = columns
         self._key = key
         keys = list(columns)[:key]
@@ -134,28 +140,42 @@ class Table:
     def rows(self, connection: sqlite3.Connection, *, format_: int = FORMAT) -> Iterator[Row | DamagedRow]:
         """Yield all rows in the order of their keys; a format without checksums is not checked."""
         checked = format_ != WITHOUT_CHECKSUMS
-        connection.text_factory = _text_of
-        for stored in connection.execute(self._select.format(", checksum" if checked else "")):
-            values = stored[: len(self._columns)]
-            if checked and stored[-1] != self._checksum(values):
+        readers = [column.read for column in self._columns.values()]
+        for found in self._found(connection, self._select.format(", checksum" if checked else "")):
+            values = found[: len(readers)]
+            if checked and found[-1] != self._checksum(values):
                 yield self._damaged(values, "its checksum does not match")
                 continue
-            columns = zip(self._columns.items(), values, strict=True)
             try:
-                yield self._row(**{name: column.read(value) for (name, column), value in columns})
+                yield self._row(*[read(value) for read, value in zip(readers, values, strict=True)])
             except (AmqpError, ValueError) as error:
                 yield self._damaged(values, str(error))
+
+    def _found(self, connection: sqlite3.Connection, select: str) -> list[tuple[Any, ...]]:
+        """The rows as SQLite has them. Where damage has made text that is no UTF-8, it takes longer."""
+        connection.text_factory = str
+        try:
+            return connection.execute(select).fetchall()
+        except sqlite3.OperationalError:
+            connection.text_factory = _text_of
+            return connection.execute(select).fetchall()
 
     def _damaged(self, values: Sequence[object], why: str) -> DamagedRow:
         keys = zip(self._columns, values[: self._key], strict=False)
         return DamagedRow(self.name, ", ".join(f"{name} {value!r}" for name, value in keys), why)
 
     def _checksum(self, values: Sequence[object]) -> bytes:
-        """Return the checksum of the table's name and of each value with its type and length."""
-        parts = [self.name.encode()]
+        """Of the table's name and each value with its type and length, so that no two rows look the same."""
+        parts = [self._name]
         for value in values:
-            data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-            parts.append(f"{type(value).__name__} {len(data)} ".encode() + data)
+            if isinstance(value, str):
+                data = value.encode() if value.isascii() else value.encode("utf-8", "surrogateescape")
+                parts.append(b"str %d %b" % (len(data), data))
+            elif isinstance(value, bytes):
+                parts.append(b"bytes %d %b" % (len(value), value))
+            else:
+                data = str(value).encode()
+                parts.append(b"%b %d %b" % (type(value).__name__.encode(), len(data), data))
         return xxh3_64_digest(b"\0".join(parts))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from leveret.storage.segment import Report, SegmentInfo
 
 CATALOG_LOG = 0
 LOGS = "logs"
+_LOG_FIELDS = 7
 _PREFIX = "checkpoint."
 _name = re.compile(r"checkpoint\.[0-9a-f]{16}")
 
@@ -54,7 +56,8 @@ class LogSpec(NamedTuple):
     @classmethod
     def of(cls, fields: list[Any]) -> LogSpec:
         """From JSON, where it is a list."""
-        return cls._make(fields)._replace(retention=Retention(*fields[-1]))
+        *plain, retention = fields
+        return cls._make((*plain, Retention(*retention)))
 
 
 @dataclass(slots=True)
@@ -69,6 +72,8 @@ class LogImage:
     snapshot_before: int = 0
     """Number of the first entry after the previous snapshot. The journal is kept from this entry on."""
     segments: list[SegmentInfo] = field(default_factory=list)
+    state: bytes = b""
+    """Journals: the cursor's progress before the entry `next`; empty where that takes many bytes."""
 
     def files(self) -> Iterator[tuple[str, FileHeader]]:
         """Every file that it names, and the header it should have."""
@@ -92,9 +97,14 @@ class Checkpoint:
     deleted: set[int] = field(default_factory=set)
     """Ids of logs that the applied changes have deleted. Not written."""
 
-    def files(self) -> dict[str, FileHeader]:
-        """Every file that it names, and the header it should have."""
-        return {path: header for image in self.logs.values() for path, header in image.files()}
+    def files(self, *, but: Checkpoint | None = None) -> dict[str, FileHeader]:
+        """Every file that it names, and the header it should have.
+
+        Logs that are the very same in the checkpoint `but` are left out.
+        """
+        others = {} if but is None else but.logs
+        images = (image for id_, image in self.logs.items() if others.get(id_) is not image)
+        return {path: header for image in images for path, header in image.files()}
 
     def encode(self) -> bytes:
         logs = [
@@ -105,6 +115,7 @@ class Checkpoint:
                 image.snapshot,
                 image.snapshot_before,
                 image.segments,
+                b64encode(image.state).decode(),
             ]
             for image in self.logs.values()
         ]
@@ -112,13 +123,23 @@ class Checkpoint:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, number: int, content: bytes) -> Checkpoint:
+    def decode(
+        cls, number: int, content: bytes, known: dict[int, tuple[list[Any], LogImage]] | None = None
+    ) -> Checkpoint:
+        """Where a log looks as in `known` its image is taken from there; others are put there."""
         document = json.loads(content)
         logs = {}
-        for spec, *numbers, segments in document.pop("logs"):
-            image = LogImage(LogSpec.of(spec), *numbers)
-            image.segments = [SegmentInfo(*each) for each in segments]
-            logs[image.spec.id] = image
+        known = {} if known is None else known
+        for fields in document.pop("logs"):
+            id_ = fields[0][0]
+            if id_ in known and known[id_][0] == fields:
+                logs[id_] = known[id_][1]
+                continue
+            spec, next_, reserved, snapshot, before, segments, state = _with_state(fields)
+            infos = [SegmentInfo._make(each) for each in segments]
+            image = LogImage(LogSpec.of(spec), next_, reserved, snapshot, before, infos, b64decode(state))
+            logs[id_] = image
+            known[id_] = fields, image
         return cls(number=number, logs=logs, **document)
 
     def apply(self, change: dict[str, Any]) -> None:
@@ -141,6 +162,11 @@ class Checkpoint:
                 self.logs[id_].reserved = max(self.logs[id_].reserved, offset)
 
 
+def _with_state(fields: list[Any]) -> list[Any]:
+    """The fields of a log as version 4 has them; older versions had no state."""
+    return fields if len(fields) == _LOG_FIELDS else [*fields, ""]
+
+
 def change(**what: Any) -> Message:
     """Return a change of the catalog as a message for the WAL."""
     return Message(b"", b"", b"", json.dumps(what, separators=(",", ":")).encode(), PERSISTENT)
@@ -161,14 +187,15 @@ def write_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoints(files: Files, report: Report) -> list[Checkpoint]:
-    """The readable ones, newest first; the damaged ones are reported."""
+    """The readable ones, newest first; the damaged ones are reported. Logs that are the same are shared."""
     found = []
+    known: dict[int, tuple[list[Any], LogImage]] = {}
     for name in sorted(_names(files), reverse=True):
         content = read_whole(files, name, formats.CHECKPOINT)
         if content is None:
             report(Damage(name, 0, None, "a checkpoint is damaged; the other one is used"))
         else:
-            found.append(Checkpoint.decode(int(name.removeprefix(_PREFIX), 16), content))
+            found.append(Checkpoint.decode(int(name.removeprefix(_PREFIX), 16), content, known))
     return found
 
 

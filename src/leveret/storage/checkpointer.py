@@ -51,22 +51,33 @@ class _Work:
     """Copies of the progress of the log's cursors, made at the freeze."""
     cursor: Cursor | None = None
     """Of a journal whose cursor gets a new snapshot."""
+    state: bytes = b""
+    """Of a journal: the progress of its cursor, for the checkpoint or for a snapshot."""
     snapped_bytes: int = 0
     segments: tuple[Segment, ...] = ()
 
 
 class Checkpointer:
-    """`last` is the newest checkpoint on disk."""
+    """`last` is the newest checkpoint on disk; `replaced` are files that only the one before it names."""
 
     def __init__(
-        self, files: Files, wal: Wal, last: Checkpoint, *, snapshot_bytes: int, clock: Callable[[], int]
+        self,
+        files: Files,
+        wal: Wal,
+        last: Checkpoint,
+        *,
+        snapshot_bytes: int,
+        state_bytes: int,
+        clock: Callable[[], int],
+        replaced: Sequence[str] = (),
     ) -> None:
         self._files = files
         self._wal = wal
         self._snapshot_bytes = snapshot_bytes
+        self._state_bytes = state_bytes
         self._clock = clock
         self._running = threading.Lock()
-        self._doomed: list[str] = []
+        self._doomed = list(replaced)
         self.last = last
 
     def run(
@@ -154,6 +165,7 @@ class Checkpointer:
         image: Checkpoint,
     ) -> None:
         now_us = self._clock()
+        copies: dict[int, Progress] = {}
         touched = {id_ for id_, log in logs.items() if log.touched or log.spec.retention.is_timed}
         for log in logs.values():
             if log.id not in touched:
@@ -161,17 +173,17 @@ class Checkpointer:
                 continue
             if log.spec.parent:
                 cursor = cursors[log.spec.parent][log.spec.name]
-                each = self._journal_work(log, cursor, now_us)
+                each = self._journal_work(log, cursor, now_us, copies)
             else:
                 states = [cursor.progress for cursor in cursors[log.id].values()]
                 each = _Work(log, plan_messages(log, states, now_us), _image(log))
                 if log.has_pending or each.plan.rewrite:
-                    each.progress = [state.copy() for state in states]
+                    each.progress = [_copied(cursor, copies) for cursor in cursors[log.id].values()]
             log.freeze()
             work.append(each)
             image.logs[log.id] = each.image
 
-    def _journal_work(self, journal: Log, cursor: Cursor, now_us: int) -> _Work:
+    def _journal_work(self, journal: Log, cursor: Cursor, now_us: int, copies: dict[int, Progress]) -> _Work:
         image = _image(journal)
         image.snapshot, image.snapshot_before = cursor.snapshot, cursor.snapshot_before
         each = _Work(journal, Plan(), image)
@@ -179,7 +191,8 @@ class Checkpointer:
             image.snapshot, image.snapshot_before = journal.next, cursor.snapshot
             each.cursor = cursor
             each.snapped_bytes = cursor.unsnapped_bytes
-            each.progress = [cursor.progress.copy()]
+        if each.cursor is not None or (self._state_bytes and cursor.progress.is_brief):
+            each.progress = [_copied(cursor, copies)]
         views = [
             SegmentView(s.info, unsettled=0 if s.info.last < image.snapshot_before else s.info.rows)
             for s in journal.segments
@@ -197,6 +210,10 @@ class Checkpointer:
         for each in work:
             doomed.extend(self._write_log(each))
             each.image.segments = [segment.info for segment in each.segments]
+            if each.log.spec.parent and each.progress:
+                each.state = each.progress[0].encode()
+                if len(each.state) <= self._state_bytes:
+                    each.image.state = each.state
         self._sync([each.log for each in work])
         doomed.extend(self._write_snapshots([each for each in work if each.cursor is not None]))
         write_checkpoint(self._files, image)
@@ -249,7 +266,7 @@ class Checkpointer:
             self._make_room(journal)
             header = FileHeader(formats.SNAPSHOT, journal.id, number)
             path = snapshot_path(journal.spec.directory, number)
-            whole.append(WholeFile(path, header, each.progress[0].encode()))
+            whole.append(WholeFile(path, header, each.state))
             assert each.cursor is not None
             if each.cursor.snapshot_before not in (0, each.image.snapshot_before):
                 yield snapshot_path(journal.spec.directory, each.cursor.snapshot_before)
@@ -286,6 +303,14 @@ def _discard(logs: Iterable[Log]) -> None:
     for log in logs:
         with suppress(OSError):
             log.discard()
+
+
+def _copied(cursor: Cursor, copies: dict[int, Progress]) -> Progress:
+    """A copy of the cursor's progress, made once for its log and its journal; nobody changes it."""
+    copy = copies.get(cursor.journal.id)
+    if copy is None:
+        copy = copies[cursor.journal.id] = cursor.progress.copy()
+    return copy
 
 
 def _image(log: Log) -> LogImage:

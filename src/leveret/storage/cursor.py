@@ -248,8 +248,12 @@ class Cursor:
         """Return the journal entries with numbers in [start, stop), without deleted ones."""
         return [Entry.of(record) for record in self.journal.read([(start, stop)])]
 
-    def reopen(self, *, clean: bool, transient: Sequence[Range]) -> None:
-        """After a restart: what was in flight and not leased comes back, what is gone is settled."""
+    def reopen(self, *, clean: bool, intact: bool, transient: Sequence[Range]) -> None:
+        """After a restart: what was in flight and not leased comes back, what is gone is settled.
+
+        `intact` is for a cursor of which a checkpoint has the state, in a store without damage. For others
+        each segment is asked what it has: a journal does not tell what was gone before the cursor was made.
+        """
         progress = self.progress
         if not clean:
             progress.redelivered_below = progress.mark
@@ -257,7 +261,8 @@ class Cursor:
             progress.mark = max(progress.mark, self.log.next + MARK_AHEAD)
             # Until the checkpoints of the opening are written, the last process's mark is the durable one.
             self._mark_ticket = self._recorder.record(self, Entry(Kind.MARKED, [(0, progress.mark)]))
-        absent = progress.open(self.log.present(), self.log.next)
+        present = self.log.recovered(progress.low) if intact else self.log.present()
+        absent = progress.open(present, self.log.next)
         if absent:
             self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))
         in_flight = progress.in_flight.copy()

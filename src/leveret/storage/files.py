@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
@@ -80,6 +80,9 @@ class Files(Protocol):
 
     def names(self, directory: str) -> list[str]:
         """Return the sorted names in a directory; [] if the directory is missing."""
+
+    def heads(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
+        """The first `size` bytes of each of these files; none of one that is missing."""
 
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents if it is missing. A sync of the parents makes it durable.
@@ -241,6 +244,19 @@ class OsFiles:
             return sorted(os.listdir(self._full(directory)))
         except FileNotFoundError:
             return []
+
+    def heads(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
+        # 5 µs a file; with an object for each it is twice that, and a start looks at 4 files for each queue.
+        for path in paths:
+            try:
+                descriptor = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                yield b""
+                continue
+            try:
+                yield os.pread(descriptor, size, 0)
+            finally:
+                os.close(descriptor)
 
     def make_directory(self, path: str) -> None:
         full = self._writable("")

@@ -10,8 +10,8 @@ has checksums of its own.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -21,9 +21,12 @@ assert sys.byteorder == "little", (
     "the formats are little-endian, and columns are written as they stand in memory"
 )
 
-VERSION = 3
-READABLE = (2, 3)
-"""Version 2 has no postponed offsets, no reasons and no kinds of entries above 9; else it is the same."""
+VERSION = 4
+READABLE = (2, 3, 4)
+"""Version 3 has no states of cursors in checkpoints.
+
+Version 2 has no postponed offsets, no reasons and no kinds of entries above 9; else it is version 3.
+"""
 MAGIC = b"LEVERET\x00"
 HEADER_BYTES = 64
 
@@ -37,8 +40,7 @@ _FIELDS = Struct("<8sI4sQQ24x")
 _CHECKSUM = Struct("<Q")
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(NamedTuple):
     """`id` is the log's, `number` the first offset, the generation, or whatever the kind of file counts."""
 
     kind: bytes

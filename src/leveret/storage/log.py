@@ -111,6 +111,8 @@ class Log:
         """Offsets below this may be issued; the reservation becomes durable before or with them."""
         self.opened_at = 0
         """Where numbering began in this process: what is transient below ended with the one before."""
+        self._written = image.next
+        """Below this the checkpoint has all that is not settled."""
         self.pending_bytes = 0
         self.appended_bytes = 0
         """Bytes appended since the store was opened."""
@@ -276,6 +278,17 @@ class Log:
         for segment in contents.segments:
             yield from segment.present()
         for batch in contents.batches():
+            yield batch.first, batch.stop
+
+    def recovered(self, low: int) -> Iterator[Range]:
+        """The offsets from `low` on that were there when the store was opened, as runs that ascend.
+
+        Those below the checkpoint are not looked up: in the states of cursors that it has, what is gone is
+        settled. So this is no answer for other cursors, nor where something is damaged.
+        """
+        if low < self._written:
+            yield low, self._written
+        for batch in self._contents.batches():
             yield batch.first, batch.stop
 
     def gaps(self) -> Iterator[Range]:

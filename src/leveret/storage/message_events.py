@@ -10,6 +10,7 @@ the rows mean for a message is left to `leveret.audit`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
@@ -220,9 +221,12 @@ def folded(rows: dict[str, Column]) -> dict[str, Column]:
 
 
 def standing(files: Files, image: LogImage, report: Report) -> pa.RecordBatch:
-    """What a cursor has settled, and what is in flight, say its last snapshot and the entries behind it."""
+    """What a cursor has settled, and what is in flight, say its last snapshot and the entries behind it.
+
+    The state in the checkpoint is left out: an audit is about what is written in the journal.
+    """
     journal = Log(files, image, report=report, cache=BlockCache(), segment_bytes=1 << 20)
-    progress, _, _ = load_progress(files, journal, image, report=report)
+    progress, _, _ = load_progress(files, journal, replace(image, state=b""), report=report)
     settled = progress.settled
     below: list[Range] = [(0, settled.low)] if settled.low else []
     ranges = [*below, *settled.settled_above.ranges()]

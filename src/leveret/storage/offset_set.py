@@ -43,6 +43,8 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<BI")
 _ENTRY: Final = struct.Struct("<QBH")
 _ENTRY_BYTES: Final = 100  # of memory: a slot in the dict, one in the list, the key
+_BRIEF_CHUNKS: Final = 256
+_BRIEF_PARTS: Final = 8
 _ALL: Final = (1 << CHUNK_SIZE) - 1
 _FEW: Final = 64  # ranges: up to so many, a look at each of them costs less than a set of them
 
@@ -67,7 +69,8 @@ class OffsetSet:
         self._chunks: dict[int, Chunk] = {}
         self._keys: list[int] = []
         self._size = 0
-        self.add_many(ranges)
+        if ranges:
+            self.add_many(ranges)
 
     def __len__(self) -> int:
         return self._size
@@ -301,8 +304,17 @@ class OffsetSet:
         """Approximate bytes of memory in use, computed from all chunks."""
         return sum(_ENTRY_BYTES + chunk.memory_bytes for chunk in self._chunks.values())
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether `encode` has little to do. What an unclean stop leaves out takes 16 full chunks."""
+        if len(self._keys) > _BRIEF_CHUNKS:
+            return False
+        return sum(chunk is not FULL for chunk in self._chunks.values()) <= _BRIEF_PARTS
+
     def copy(self) -> "OffsetSet":
         twin = OffsetSet()
+        if not self._size:
+            return twin
         twin._chunks = {key: chunk.copy() for key, chunk in self._chunks.items()}
         twin._keys = self._keys[:]
         twin._size = self._size
@@ -448,7 +460,10 @@ class OffsetSet:
     def _pieces(self, start: int, stop: int) -> Iterator[Range]:
         """Yield the runs of each chunk. A run over the border of two chunks comes in two pieces."""
         for chunk, lo, hi, base in self._parts(start, stop):
-            yield from chunk.runs(lo, hi, base=base)
+            if chunk is FULL:
+                yield base + lo, base + hi
+            else:
+                yield from chunk.runs(lo, hi, base=base)
 
 
 def _word(chunk: Chunk) -> int:

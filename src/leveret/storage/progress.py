@@ -24,11 +24,9 @@ from leveret.storage.offset_set import OFFSET_LIMIT, OffsetSet, Range, first_mis
 from leveret.storage.packed_delays import DUE_SHIFT, latest, packed, unpacked
 from leveret.storage.records import Message
 
-_SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
-_SIZE = Struct("<Q")
-_LOOK_BACK = 65_536
-# Up to so many offsets, finding the level of each offset costs less than sets of offsets.
-_FEW = 64
+_SECTIONS, _TAIL, _REASON, _SIZE = (Struct(f"<{fields}") for fields in ("QQQQQQQ", "QQQ", "QB", "Q"))
+# Up to `_FEW` offsets, finding the level of each offset costs less than sets of offsets.
+_LOOK_BACK, _FEW = 65_536, 64
 
 
 class Progress:
@@ -461,20 +459,22 @@ class Progress:
         heapify(self._due)
         self._end = stop
         there = OffsetSet(present)
-        ready = self._ready[0]
-        for start, end in there.ranges(self.settled.low):
-            ready.add_many(list(self.settled.unsettled(start, end)))
+        ready, absent, low = self._ready[0], [], self.settled.low
+        for start, end in self.settled.unsettled(low, stop) if low < stop else ():
+            at = start
+            for first, after in there.ranges(start, end):
+                ready.add(first, after)
+                if at < first:
+                    absent.append((at, first))
+                at = after
+            if at < end:
+                absent.append((at, end))
         for taken in (self.in_flight, self.delayed):
             ready.remove_many(list(taken.ranges()))
-        absent = OffsetSet()
-        if self.settled.low < stop:
-            absent.add_many(list(self.settled.unsettled(self.settled.low, stop)))
-        absent.remove_many(list(there.ranges()))
-        gone = list(absent.ranges())
         for busy in (self.in_flight, self.leased, self.unbegun, self.delayed):
-            busy.remove_many(gone)
-        self._settle(gone)
-        return gone
+            busy.remove_many(absent)
+        self._settle(absent)
+        return absent
 
     def prioritise(self, offsets: Iterable[tuple[int, int]]) -> None:
         """Set the priorities of unsettled offsets, given as (offset, priority). Call it after `open`."""
@@ -486,6 +486,13 @@ class Progress:
                     self._ready[level].add(offset, offset + 1)
 
     # snapshots
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether `encode` is quick and its result usually small."""
+        sets = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.postponed)
+        is_few = len(self.delayed) + len(self.counts) + len(self.reasons) <= _FEW
+        return is_few and all(offsets.is_brief for offsets in sets)
 
     def copy(self) -> Progress:
         """Return a copy without the ready offsets, for a snapshot or checkpoint on another thread."""

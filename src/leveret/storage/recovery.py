@@ -11,7 +11,7 @@ if it can be repaired (`frame_repair.py`), or if its file was cut, which no cras
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -46,6 +46,10 @@ class Recovered:
     pending: dict[int, list[Batch]] = field(default_factory=dict)
     damaged: bool = False
     """Something of the WAL was lost, or may be: reservations of offsets too."""
+    replaced: list[str] = field(default_factory=list)
+    """The files that only the checkpoint before the last names."""
+    covered: int = 0
+    """The ticket of the checkpoint before the last; 0 without one. Both cover the rounds up to it."""
 
 
 def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Recovered:
@@ -56,11 +60,15 @@ def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Rec
             raise UnknownFormat("checkpoint", None, supported=VERSION)
         return Recovered(Checkpoint(next_id=first_id), 0, clean=True)
     checkpoint = found[0]
-    _check_headers(files, {p: h for each in found[:2] for p, h in each.files().items()}, report)
+    named = checkpoint.files()
+    replaced = {} if len(found) == 1 else found[1].files(but=checkpoint)
+    _check_headers(files, replaced | named, report)
     damage: list[Damage] = []
     rounds = _rounds(wal.recover(damage.append, after=checkpoint.ticket), damage.append)
     last = rounds[-1].head.ticket if rounds else checkpoint.ticket
     recovered = Recovered(checkpoint, last, clean=checkpoint.clean and not rounds)
+    recovered.replaced = [path for path in replaced if path not in named]
+    recovered.covered = found[1].ticket if len(found) > 1 else 0
     previous = checkpoint.ticket
     for frame in rounds:
         if frame.head.previous > previous:
@@ -80,13 +88,9 @@ def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Rec
 
 def _check_headers(files: Files, expected: dict[str, FileHeader], report: Report) -> None:
     """Before anything is changed: files of a newer version are refused, damaged headers are named."""
-    for path, header in sorted(expected.items()):
-        try:
-            with files.open(path) as file:
-                found = formats.read_header(file.read(HEADER_BYTES, 0), path, header.kind)
-        except FileNotFoundError:
-            found = None
-        if found != header:
+    heads = files.heads(expected, HEADER_BYTES)
+    for (path, header), head in zip(expected.items(), heads, strict=True):
+        if formats.read_header(head, path, header.kind) != header:
             report(Damage(path, 0, None, "a file is missing, or another's, or its header is damaged"))
 
 
@@ -144,17 +148,23 @@ def _apply(recovered: Recovered, log_id: int, records: list[Record]) -> bool:
 def load_progress(
     files: Files, journal: Log, image: LogImage, *, report: Report
 ) -> tuple[Progress, int, int]:
-    """A cursor's state, from a snapshot and the journal's entries since; the snapshot's number; their bytes.
+    """Return a cursor's progress, the number of its snapshot, and the bytes of the entries since.
 
-    When the snapshot is damaged, the one before it and a longer piece of the journal tell the same.
+    The progress is the state in the checkpoint, or else a snapshot, with the entries since applied. When the
+    snapshot is damaged, the one before it and a longer piece of the journal tell the same.
     """
-    number, progress = next(
-        (number, found)
-        for number in (image.snapshot, image.snapshot_before, 0)
-        if (found := _snapshot(files, journal, number, report)) is not None
-    )
-    start = max(number, journal.first)
     size = 0
+    if image.state:
+        progress = Progress.decode(image.state, priorities=journal.spec.priorities)
+        number, start = image.snapshot, image.next
+        size = sum(info.length_bytes for info in image.segments if info.last >= number)
+    else:
+        number, progress = next(
+            (number, found)
+            for number in (image.snapshot, image.snapshot_before, 0)
+            if (found := _snapshot(files, journal, number, report)) is not None
+        )
+        start = max(number, journal.first)
     if start < journal.next:
         for record in journal.read([(start, journal.next)]):
             progress.apply(Entry.of(record))
@@ -175,18 +185,24 @@ def _snapshot(files: Files, journal: Log, number: int, report: Report) -> Progre
     return Progress.decode(content, priorities=priorities)
 
 
-def remove_strays(files: Files, *checkpoints: Checkpoint) -> None:
-    """Removes what the checkpoints do not name: drafts, and what was deleted or never finished."""
-    keep = {path for each in checkpoints for path in each.files()}
-    directories = {image.spec.directory for each in checkpoints for image in each.logs.values()}
+def remove_strays(files: Files, named: Set[str], logs: Iterable[LogImage]) -> None:
+    """Remove the files that are not `named`: what was deleted, and what was never finished.
+
+    The directories of these logs stay, also those without files.
+    """
+    directories = {path.rpartition("/")[0] for path in named} | {image.spec.directory for image in logs}
     for log in files.names(LOGS):
         directory = f"{LOGS}/{log}"
         if directory not in directories:
             _remove(files.remove_directory, directory)
             continue
         for name in files.names(directory):
-            if f"{directory}/{name}" not in keep:
+            if f"{directory}/{name}" not in named:
                 _remove(files.unlink, f"{directory}/{name}")
+
+
+def remove_drafts(files: Files) -> None:
+    """Remove pictures of the store that nobody reads any more, and WAL files that were never finished."""
     if files.names(PICTURES):
         _remove(files.remove_directory, PICTURES)
     for name in files.names(DIRECTORY):

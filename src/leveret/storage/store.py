@@ -37,7 +37,7 @@ from leveret.storage.log import BlockCache, Log, measure
 from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import PERSISTENT, Batch, Message
-from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
+from leveret.storage.recovery import Recovered, load_progress, recover, remove_drafts, remove_strays
 from leveret.storage.retention import Retention
 from leveret.storage.space_reserve import Reserve
 from leveret.storage.transaction import Transaction
@@ -64,6 +64,8 @@ class Options:
     """Bytes of messages in memory at which a checkpoint is due."""
     snapshot_bytes: int = 1 << 20
     """Journal entries after which a cursor is written down whole."""
+    state_bytes: int = 2048
+    """A cursor whose progress takes no more is part of each checkpoint: its journal need not be read."""
     reserve_ahead: int = RESERVE_AHEAD
     reserve_bytes: int = 1 << 20
     """Disk space reserved for a checkpoint on a full disk; 0 for none."""
@@ -101,20 +103,29 @@ class Store:
         self._spare = Reserve(files, RESERVE, options.reserve_bytes)
         self._opening = threading.Lock()
         self.is_opening = True
-        """Whether what another process left has not been replaced yet, because the disk is full."""
+        """Whether this process has not written anything yet, because the disk is full."""
         self._lock = _lock(files)
         self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
         try:
             recovered = recover(files, self._wal, self._note, first_id=first_id)
             self._checkpointer = Checkpointer(
-                files, self._wal, recovered.checkpoint, snapshot_bytes=options.snapshot_bytes, clock=clock
+                files,
+                self._wal,
+                recovered.checkpoint,
+                snapshot_bytes=options.snapshot_bytes,
+                state_bytes=options.state_bytes,
+                clock=clock,
+                replaced=recovered.replaced,
             )
-            # Above all tickets under which a round may have been tried and given up.
-            self._wal.begin(recovered.ticket + (LOST_AHEAD if recovered.damaged else 0))
+            self._goes_on = self._begin_wal(recovered)
+            """Whether the WAL goes on, because the store was closed and nothing is damaged."""
             self.is_new = not recovered.checkpoint.number
             """Whether the directory held nothing."""
             self._load(recovered)
             self._begin(recovered)
+            self._recount()
+            remove_drafts(files)
+            self._goes_on = self._goes_on and not self.damage
             with suppress(StorageFull):  # all of it is in memory, and nothing is written before this works
                 self._finish_opening()
         except BaseException as error:
@@ -485,22 +496,40 @@ class Store:
 
     # opening
 
+    def _begin_wal(self, recovered: Recovered) -> bool:
+        """Begin to collect; return whether rounds may follow those of another process.
+
+        They may after a clean stop: then there are none. What a killed process left may never become durable:
+        after a failed sync the kernel takes for clean what is not on the disk. After damage tickets go on
+        above all under which a round may have been tried and given up.
+        """
+        if recovered.damaged:
+            self._wal.begin(recovered.ticket + LOST_AHEAD)
+            return False
+        few = self._wal.begin(recovered.ticket, covered=recovered.covered)
+        return few and recovered.clean and recovered.checkpoint.number > 0 and not self.damage
+
     def _load(self, recovered: Recovered) -> None:
         """Logs and cursors as they were at the last durable ticket."""
+        self._deleted += [LogSpec(id_).directory + "/" for id_ in recovered.checkpoint.deleted]
         images = recovered.checkpoint.logs
         for id_, image in images.items():
             log = self._open_log(image)
+            log.touched = False
             for batch in recovered.pending.get(id_, ()):
                 log.add(batch)
         for id_, image in images.items():
             if image.spec.parent:
                 journal = self._logs[id_]
                 parent = self._logs[image.spec.parent]
+                parent.touched |= journal.touched
                 progress, snapshot, size = load_progress(self._files, journal, image, report=self._note)
                 cursor = self._cursors[parent.id][image.spec.name] = Cursor(
                     self, parent, journal, progress, snapshots=(snapshot, image.snapshot_before)
                 )
                 cursor.unsnapped_bytes = size
+                if self._options.state_bytes and not image.state and progress.is_brief:
+                    journal.touched = True  # an older version wrote the checkpoint: the next one has a state
 
     def _begin(self, recovered: Recovered) -> None:
         """Set the next offsets and ids, and return messages in flight.
@@ -511,31 +540,39 @@ class Store:
         skipped = LOST_AHEAD if recovered.damaged else 0
         self._next_id = recovered.checkpoint.next_id + skipped
         for log in self.logs.values():
-            if recovered.clean:
-                log.reserved = log.next
-            else:
+            if not recovered.clean:
                 marks = [cursor.progress.mark for cursor in self._cursors[log.id].values()]
                 log.next = max(log.next, log.reserved, *marks)
+                log.touched = True
             log.next += skipped
             log.opened_at = log.next
             transient = log.transient_ranges()
             for cursor in self._cursors[log.id].values():
-                cursor.reopen(clean=recovered.clean, transient=transient)
+                state = recovered.checkpoint.logs[cursor.journal.id].state
+                intact = bool(state) and not self.damage
+                cursor.reopen(clean=recovered.clean, intact=intact, transient=transient)
 
     def _finish_opening(self) -> None:
-        """Two checkpoints replace what another process left; nothing is built on its files before that.
+        """Write a round, so that the next start knows that this process was there.
 
-        On a full disk that may have to wait until what is in memory has become less.
+        After a kill, after damage, or where the WAL is long, two checkpoints replace what another process
+        left. On a full disk that may have to wait until what is in memory has become less.
         """
         if not self.is_opening:
             return
         with self._opening:
             if not self.is_opening:
                 return
-            self._checkpoint(opening=True)
-            first = self._checkpointer.last
-            self._checkpoint(opening=True)  # the last two must not reach back into what another process left
-            remove_strays(self._files, first, self._checkpointer.last)
+            if self._goes_on:
+                self._goes_on = False  # where the round can't be written, checkpoints may need less space
+                self._wal.sync_with(lambda: None, lambda: None)
+            else:
+                self._checkpoint(opening=True)
+                first = self._checkpointer.last
+                # The last two must not reach back into what another process left.
+                self._checkpoint(opening=True)
+                last = self._checkpointer.last
+                remove_strays(self._files, first.files().keys() | last.files().keys(), last.logs.values())
             self.is_opening = False
 
 

@@ -38,6 +38,9 @@ from leveret.storage.records import Batch
 
 DIRECTORY = "wal"
 FREE_FILES_MAX = 3
+_SEARCHED_BYTES = 1 << 20
+FULL_FILES_MAX = 4
+"""With so many files that no checkpoint covers a start makes a checkpoint: they all have to be read again."""
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ class Wal:
         self.stopped: StorageError | None = None
         """Error for every further call, after the log was poisoned or closed; otherwise None."""
         self.written_bytes = 0
-        """Bytes written since the last call of `release`."""
+        """Bytes written since the last call of `release`, and bytes of the rounds that were recovered."""
 
     # collecting
 
@@ -156,7 +159,7 @@ class Wal:
             return self.synced
 
     def sync_with(self, freeze: Callable[[], None], thaw: Callable[[], None]) -> int:
-        """As `sync`, and calls `freeze` under the lock at the very point up to which it syncs.
+        """Does what `sync` does, and calls `freeze` under the lock at the very point up to which it syncs.
 
         A round is written even when nothing was collected. Where the write fails, `thaw` undoes the freeze.
         """
@@ -327,20 +330,28 @@ class Wal:
 
     def release(self, ticket: int) -> None:
         """Rounds up to this ticket are not needed any more: files that hold no others are free again."""
-        surplus = []
         with self._syncing:  # a sync on another thread chooses among the same files
             self.written_bytes = 0
-            for each in [each for each in self._full_files if each.last_ticket <= ticket]:
-                self._full_files.remove(each)
-                self._free_files.append(each)
-            self._free_files.sort(key=lambda each: each.size)
-            while self._free_files and (
-                len(self._free_files) > FREE_FILES_MAX or self._free_files[-1].size > self._file_bytes
-            ):
-                surplus.append(self._free_files.pop())
+            surplus = self._free(ticket)
+        self._unlink(surplus)
+
+    def _unlink(self, surplus: list[_WalFile]) -> None:
         for each in surplus:
             with suppress(OSError):  # what can't be removed now is free again at the next start
                 self._files.unlink(each.path)
+
+    def _free(self, ticket: int) -> list[_WalFile]:
+        """Make the files free that hold no rounds above this ticket; return those that are not needed."""
+        for each in [each for each in self._full_files if each.last_ticket <= ticket]:
+            self._full_files.remove(each)
+            self._free_files.append(each)
+        self._free_files.sort(key=lambda each: each.size)
+        surplus = []
+        while self._free_files and (
+            len(self._free_files) > FREE_FILES_MAX or self._free_files[-1].size > self._file_bytes
+        ):
+            surplus.append(self._free_files.pop())
+        return surplus
 
     def close(self) -> None:
         if self._open_file:
@@ -361,17 +372,22 @@ class Wal:
                 continue
             path = f"{DIRECTORY}/{name}"
             self._numbers = max(self._numbers, int(name))
+            last = 0
             with self._files.open(path) as file:
-                content = file.read(file.size(), 0)
-            read = list(_frames_of(content, path, report))
-            last = max((frame.head.ticket for frame in read), default=0)
-            self._full_files.append(_WalFile(path, len(content), last))
-            found.extend(frame for frame in read if frame.head.ticket > after)
+                size = file.size()
+                for position, head in _heads_of(file, size, path, report):
+                    last = max(last, head.ticket)
+                    if head.ticket > after:
+                        found.append(Frame(path, position, head, file.read(head.length, position)))
+            self._full_files.append(_WalFile(path, size, last))
+        self.written_bytes = sum(frame.head.length for frame in found)
         found.sort(key=lambda frame: frame.head.ticket)
         return found
 
-    def begin(self, after: int) -> None:
-        """Starts collecting: tickets go on above `after`.
+    def begin(self, after: int, *, covered: int = 0) -> bool:
+        """Start collecting: tickets go on above `after`. Files whose rounds are all `covered` are free.
+
+        Return whether few files are in use, so that rounds may go on without a checkpoint.
 
         The files that were found will be used again, and the process that made them may have been killed
         before their names, or what it wrote last, were durable. What recovery has seen must stay: an older
@@ -381,23 +397,35 @@ class Wal:
             sync_all(self._files, ["", DIRECTORY, *(each.path for each in self._full_files)])
         self.synced = after
         self._round = Round(after + 1, {})
+        self._unlink(self._free(covered))
+        return len(self._full_files) < FULL_FILES_MAX
 
 
-def _frames_of(content: bytes, path: str, report: Callable[[Damage], None]) -> Iterator[Frame]:
-    generation = _generation_of(content, path, report)
+def _heads_of(
+    file: File, size: int, path: str, report: Callable[[Damage], None]
+) -> Iterator[tuple[int, Head]]:
+    """Where the frames of a file begin, and their heads. What lies between two frames is searched through."""
+    generation = _generation_of(file.read(2 * SECTOR_BYTES, 0), size, path, report)
     position = SECTOR_BYTES
-    while generation is not None and (position := frames.find(content, position, generation)) >= 0:
-        head = frames.read_head(content, position, generation)
-        assert head is not None
-        yield Frame(path, position, head, content[position : position + head.length])
-        position += head.length + -head.length % SECTOR_BYTES
+    while generation is not None and position < size:
+        head = frames.read_head(file.read(2 * frames.HEAD_BYTES, position), 0, generation)
+        if head is not None:
+            yield position, head
+            position += head.length + -head.length % SECTOR_BYTES
+            continue
+        # A head lies within one sector, so that no piece begins or ends in the middle of one.
+        gap = frames.find(file.read(_SEARCHED_BYTES, position), 0, generation)
+        position += gap if gap >= 0 else _SEARCHED_BYTES
 
 
-def _generation_of(content: bytes, path: str, report: Callable[[Damage], None]) -> int | None:
-    """The generation of a WAL file, from its header or, when that is damaged, from its first frame."""
+def _generation_of(content: bytes, size: int, path: str, report: Callable[[Damage], None]) -> int | None:
+    """The generation of a WAL file of this size, whose beginning is `content`.
+
+    It is in the header or, when that is damaged, in the first frame.
+    """
     header = formats.read_header(content, path, formats.WAL)
-    if len(content) < (header.id if header else SECTOR_BYTES):
-        report(Damage(path, len(content), None, "a WAL file was cut here; rounds behind it are lost"))
+    if size < (header.id if header else SECTOR_BYTES):
+        report(Damage(path, size, None, "a WAL file was cut here; rounds behind it are lost"))
     if header is not None:
         return header.number
     if not any(content[:SECTOR_BYTES]):

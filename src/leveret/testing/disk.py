@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -219,6 +219,13 @@ class SimulatedDisk:
             return sorted(self._live().find_directory(directory).entries)
         except FileNotFoundError:
             return []
+
+    def heads(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
+        for path in paths:
+            try:
+                yield bytes(self._live().find_file(path).data[:size])
+            except FileNotFoundError:
+                yield b""
 
     def make_directory(self, path: str) -> None:
         parent = self._live()
