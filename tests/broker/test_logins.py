@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.access import passwords
 from leveret.broker.access.accounts import User
 from leveret.broker.access.administration import delete_user
-from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE
+from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE_FAILURES
 from leveret.broker.access.logins import Origin
 from leveret.broker.access.passwords import NOBODY_HASH, hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
@@ -68,7 +68,7 @@ def log_in(
 
 
 def fail_often(core: Core, hasher: HeldHasher, name: str, origin: Origin) -> None:
-    for number in range(FREE + 10):
+    for number in range(FREE_FAILURES + 10):
         Attempt(core, name, b"wrong-%d" % number, origin)
         hasher.finish_all()
         core.pass_time(10)
@@ -213,7 +213,7 @@ def test_a_password_that_was_right_before_waits_too_or_it_would_tell_that_it_is_
 
 
 def test_users_who_do_not_exist_are_delayed_like_all_others(core: Core, hasher: HeldHasher) -> None:
-    for number in range(FREE + 1):
+    for number in range(FREE_FAILURES + 1):
         log_in(core, hasher, "nobody", b"x", Origin(f"10.0.1.{number}"))
     assert Attempt(core, "nobody", b"x").answers == []
     assert hasher.jobs == []
