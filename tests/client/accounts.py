@@ -41,6 +41,11 @@ class Books:
 
     exactly_once: bool = False
     """The queue stores a sequence once: there are no duplicates, marked or not."""
+    in_order: bool = True
+    """Whether messages must be in the order in which they were published.
+
+    They need not be if bindings change: a first attempt may find no queue, and the next attempt finds one.
+    """
     entries: list[tuple[Receipt, bytes]] = field(default_factory=list)
 
     def enter(self, receipt: Receipt, body: bytes) -> None:
@@ -57,7 +62,7 @@ class Books:
         sentences = list(self._strangers(copies))
         for receipt, body in self.entries:
             sentences += self._of_one(receipt, body, copies.get(receipt.message_id, []))
-        return sentences + list(self._out_of_order(found))
+        return sentences + (list(self._out_of_order(found)) if self.in_order else [])
 
     def _strangers(self, copies: Iterable[str]) -> Iterator[str]:
         known = [receipt.message_id for receipt, _ in self.entries]

@@ -138,7 +138,7 @@ class Run:
         self.bindings_chance = random.Random(f"bindings {seed}") if bindings_change else None
         """A source of its own: with it or without, a seed makes the same steps."""
         self.broker = SimulatedBroker(self.chance)
-        self.books = Books()
+        self.books = Books(in_order=not bindings_change)
         self.scripted = ScriptedPublisher(window=100_000, timeout_s=3600)
 
     async def live(self) -> None:
