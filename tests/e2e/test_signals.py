@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,22 @@ from tests.processes import WAIT_S, wait_until
 from tests.semantics.client import Client
 
 pytestmark = pytest.mark.real
+
+
+def test_settings_reach_the_broker_and_the_flight_process(tmp_path: Path) -> None:
+    """Connections that say nothing, and a message that is too large, meet limits that were set."""
+    limits = {"amqp.handshake_timeout_s": 1.5, "flight.unknown_s": 0.2, "amqp.message_max_bytes": 10}
+    options = [word for name, value in limits.items() for word in ("--set", f"{name}={value}")]
+    with Serving(tmp_path / "data", *options, "--flight-port", "0") as server:
+        channel = Client(server.port).channel()
+        channel.publish("q", "eleven char")
+        assert channel.error().text.endswith("message size 11 is larger than configured max size 10")
+        (flight_port,) = re.findall(r"grpc://[^:]+:(\d+)", server.line)
+        for port in (server.port, int(flight_port)):
+            with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as silent:
+                while silent.recv(4096):
+                    pass
+        assert server.terminate() == 0
 
 
 def test_sighup_changes_what_can_be_changed_and_clients_notice_nothing(tmp_path: Path) -> None:

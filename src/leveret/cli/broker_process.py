@@ -61,6 +61,7 @@ async def serve(
         limits=configuration.limits,
         measure=_measure(configuration),
         goodbye_s=configuration["process.stop_timeout_s"],
+        handshake_s=configuration["amqp.handshake_timeout_s"],
         flight=_flight(configuration, flight_cpus),
         tls=tls,
         tls_context=tls_context,
@@ -123,6 +124,7 @@ def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettin
         None if tls is None else tls.certificate,
         None if tls is None else tls.key,
         cpus,
+        configuration.flight_limits,
     )
 
 

@@ -90,14 +90,16 @@ class Server:
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
         measure: Measure | None = None,
         goodbye_s: float = 5.0,
+        handshake_s: float = HANDSHAKE_S,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
         tls_context: ssl.SSLContext | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
         """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory and
-        disk. `goodbye_s`: time in which clients must leave. `flight`, `tls`: serve Flight, and AMQP over TLS;
-        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners."""
+        disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake. `flight`,
+        `tls`: serve Flight, and AMQP over TLS; with `tls`, `port` may be `OFF`. `tls_context` and
+        `descriptors`: shared with other listeners."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -110,6 +112,7 @@ class Server:
         self._socket = socket
         self._measure = measure
         self._goodbye_s = goodbye_s
+        self._handshake_s = handshake_s
         self._flight = flight
         self._tls = tls
         self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
@@ -248,16 +251,21 @@ class Server:
         sockets = await bind_host(self._host, port)
         acceptor = Acceptor(
             sockets,
-            lambda: self._socket(self.turns),
+            self._make_socket,
             descriptors=self._descriptors,
             spare=self._descriptors.spare_for_http,
             tls=tls,
-            tls_handshake_s=HANDSHAKE_S,
+            tls_handshake_s=self._handshake_s,
         )
         self._listeners.append(acceptor)
         port = int(sockets[0].getsockname()[1])
         acceptor.start()
         return port
+
+    def _make_socket(self) -> AmqpSocket:
+        socket = self._socket(self.turns)
+        socket.handshake_s = self._handshake_s
+        return socket
 
     @property
     def port(self) -> int:

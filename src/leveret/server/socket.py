@@ -49,6 +49,8 @@ class AmqpSocket(asyncio.Protocol):
         self._turns = turns
         self._loop = turns.loop
         self._transport: asyncio.Transport
+        self.handshake_s = HANDSHAKE_S
+        """Time for the handshake; set before the connection is made."""
         self._deadline: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
@@ -82,7 +84,7 @@ class AmqpSocket(asyncio.Protocol):
         )
         self._turns.sockets[self.connection.session] = self
         self._received_s = self._sent_s = self._loop.time()
-        self._deadline = self._loop.call_later(HANDSHAKE_S, self._abort_unless_open)
+        self._deadline = self._loop.call_later(self.handshake_s, self._abort_unless_open)
 
     def data_received(self, data: bytes) -> None:
         self._received_s = self._loop.time()

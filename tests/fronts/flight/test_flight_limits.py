@@ -203,8 +203,6 @@ class TestOneProcess:
         def start(limits: Limits | None = None, calls_max: int = 512, unverified_max: int = 64) -> int:
             monkeypatch.setattr(call_limits, "VERIFIED_MAX", calls_max)
             monkeypatch.setattr(call_limits, "UNVERIFIED_MAX", unverified_max)
-            if limits is not None:
-                monkeypatch.setattr(process, "Limits", lambda **_: limits)
             settings = process_protocol.ProcessSettings(
                 directory=str(tmp_path),
                 host="127.0.0.1",
@@ -213,6 +211,7 @@ class TestOneProcess:
                 tls_key=None,
                 message_max_bytes=MIB,
                 memory_max_bytes=1 << 40,
+                limits=limits or Limits(),
             )
             line = BrokerChannel(ours)
             line.send_start_result(process_protocol.Ready(0))

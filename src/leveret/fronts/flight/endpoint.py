@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -27,6 +27,7 @@ from leveret.broker.queries import readable_offsets
 from leveret.flight import actions, tickets
 from leveret.fronts.flight import process_protocol
 from leveret.fronts.flight.answers import Answers, readable, refused
+from leveret.fronts.flight.connection_limits import Limits
 from leveret.storage.errors import StorageError
 
 log = logging.getLogger("leveret")
@@ -52,6 +53,8 @@ class FlightSettings:
     tls_key: str | None = None
     cpus: tuple[int, ...] = ()
     """CPUs that the process may use; empty means all."""
+    limits: Limits = field(default_factory=Limits)
+    """Limits of connections; `unfinished_bytes_max` follows from the size of a message."""
 
 
 class Turns(Protocol):
@@ -136,7 +139,7 @@ class FlightEndpoint:
     async def _launch(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         ours, theirs = socket.socketpair()
         settings = process_protocol.ProcessSettings(
-            **asdict(self._settings) | {"port": self._port},
+            **asdict(self._settings) | {"port": self._port, "limits": self._settings.limits},
             fd=theirs.fileno(),
             message_max_bytes=self._broker.limits.message_max_bytes,
             memory_max_bytes=self._memory_max_bytes,

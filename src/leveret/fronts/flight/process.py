@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,7 +23,7 @@ from leveret.flight import actions, bounds, schemas, tickets
 from leveret.fronts.flight import process_limits, process_protocol, staged_rows
 from leveret.fronts.flight.broker_channel import BrokerChannel
 from leveret.fronts.flight.call_limits import Caller, Callers
-from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits
+from leveret.fronts.flight.connection_limits import ConnectionWatcher
 from leveret.fronts.flight.store_snapshots import StoreSnapshots
 from leveret.storage import message_events
 from leveret.storage.ack_set import AckSet
@@ -54,8 +55,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._broker = broker
         self._snapshots = StoreSnapshots(self._directory)
         self._snapshots.watch()
-        unfinished_bytes_max = 2 * self._message_max_bytes
-        self._connections = ConnectionWatcher(Limits(unfinished_bytes_max=unfinished_bytes_max))
+        limits = replace(settings.limits, unfinished_bytes_max=2 * self._message_max_bytes)
+        self._connections = ConnectionWatcher(limits)
         self._callers = Callers(self._connections.calls_refused)
         # Calls may begin during this call, so the attributes above must be set.
         super().__init__(

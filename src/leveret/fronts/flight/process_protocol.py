@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from leveret.fronts.flight.connection_limits import Limits
 from leveret.storage.log_view import LogView
 
 LENGTH: Final = Struct("<I")
@@ -47,6 +48,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Descriptor of the process's socket to the broker."""
     message_max_bytes: int
     memory_max_bytes: int
+    limits: Limits = Limits()
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
