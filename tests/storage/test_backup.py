@@ -7,7 +7,7 @@ from leveret.storage.errors import Damage
 from leveret.storage.log import Log
 from leveret.storage.store import Store
 from leveret.testing.disk import SimulatedDisk
-from tests.storage.builders import make_store, messages
+from tests.storage.builders import SMALL, make_store, message, messages
 
 
 def nothing(damage: Damage) -> None:
@@ -65,3 +65,37 @@ def test_a_store_that_is_always_faster_is_not_copied(store: Store, disk: Simulat
 def test_a_directory_without_a_checkpoint_is_not_copied() -> None:
     with pytest.raises(NotCopied, match="no checkpoint"):
         copy_store(SimulatedDisk(), SimulatedDisk(), nothing)
+
+
+def write_rounds(store: Store, log: Log, count: int) -> None:
+    for _ in range(count):
+        store.append(log, [message(b"x" * 700)])
+        store.sync()
+
+
+@pytest.mark.parametrize("before", [1, 5, 9])
+@pytest.mark.parametrize("file", [1, 2, 3])
+def test_rounds_that_are_synced_while_it_copies_leave_no_gap(
+    store: Store, disk: SimulatedDisk, log: Log, before: int, file: int
+) -> None:
+    """The store goes on in a file that is copied later: that copy alone has the later rounds."""
+    for _ in range(3):
+        write_rounds(store, log, 30)
+        store.checkpoint()
+    write_rounds(store, log, before)
+    synced = log.next
+    files = 0
+
+    def go_on(size: int) -> None:
+        nonlocal files
+        files += size == SMALL.wal_bytes
+        if files == file:
+            files += 100
+            write_rounds(store, log, 25)
+
+    target = SimulatedDisk()
+    copy_store(disk, target, nothing, copied=go_on)
+    assert files > 100
+    copied = make_store(target)
+    assert copied.damage == []
+    assert len(copied.logs[log.id].read([(0, synced)])) == synced

@@ -65,7 +65,7 @@ class Consumer:
 
     @property
     def error(self) -> ClientError | None:
-        """Why this does not consume, or None."""
+        """The error that keeps the consumer from consuming, or None."""
         return self._intake.error
 
     async def __aenter__(self) -> Self:

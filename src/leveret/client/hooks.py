@@ -29,7 +29,7 @@ log = logging.getLogger("leveret.client")
 
 
 class Hooks:
-    """Methods that do nothing, one for each event."""
+    """Empty methods to override, one for each event."""
 
     def connected(self, address: str) -> None:
         """A session is open."""

@@ -107,7 +107,7 @@ class Columns:
     """`Columns(options).rows(batch)`: kept for many batches, since constant columns are made once."""
 
     def __init__(self, options: SourceOptions, *, queue: str | None = None, partition: int = 0) -> None:
-        """`queue` is the queue or stream of the messages, if it is not the one in the options."""
+        """`queue` names the queue or stream of the messages; without it, the options do."""
         schema = schema_of(options)
         self._options = options
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")

@@ -66,7 +66,7 @@ class BrokerOptions:
 
     @property
     def where(self) -> str:
-        """The URLs as they may be shown."""
+        """Return the URLs without users and passwords."""
         return ",".join(_without_user(url) for url in _split(self.url))
 
     def ssl_context(self) -> ssl.SSLContext | None:

@@ -55,7 +55,7 @@ class LogSpec(NamedTuple):
 
     @classmethod
     def of(cls, fields: list[Any]) -> LogSpec:
-        """From JSON, where it is a list."""
+        """Return the log specification of a JSON list."""
         *plain, retention = fields
         return cls._make((*plain, Retention(*retention)))
 

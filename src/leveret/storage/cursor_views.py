@@ -23,7 +23,7 @@ class _View:
 
 
 class Waiting(_View):
-    """Messages that nobody has taken: those that are ready, and those that are delayed."""
+    """Ready and delayed messages: no consumer has taken them."""
 
     __slots__ = ()
 

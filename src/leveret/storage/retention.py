@@ -54,7 +54,7 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The segments of one log by what must be done with them."""
+    """Segments of one log to delete, to expire and to rewrite."""
 
     delete: list[SegmentInfo] = field(default_factory=list)
     expire: list[SegmentInfo] = field(default_factory=list)

@@ -39,7 +39,7 @@ class QueryView(NamedTuple):
 
 
 class StreamView(NamedTuple):
-    """The figures that only a stream has."""
+    """Figures of a stream: readable offsets, bytes, groups."""
 
     first_offset: int | None
     """The first offset that can be read, or None."""

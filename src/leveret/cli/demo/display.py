@@ -89,7 +89,7 @@ class Display:
 
 
 class ProgressLine:
-    """One activity that is under way."""
+    """A running activity, such as publishing or the audit."""
 
     def __init__(self, display: Display, progress: Progress, name: str) -> None:
         self._display = display

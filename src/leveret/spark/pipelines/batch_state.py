@@ -46,7 +46,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """The state before or after a batch."""
+    """Watermark, known keys and waiting rows before or after a batch."""
 
     clock_us: int | None = None
     keys: DataFrame | None = None
