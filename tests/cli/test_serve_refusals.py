@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -25,6 +26,9 @@ def not_started(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the broker is started")
 
     monkeypatch.setattr(broker_process, "serve", serve)
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    monkeypatch.setattr(root, "level", root.level)
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ async def serve(
         measure=_measure(configuration),
         goodbye_s=configuration["process.stop_timeout_s"],
         handshake_s=configuration["amqp.handshake_timeout_s"],
+        memory_max_bytes=_memory_max_bytes(configuration),
         flight=_flight(configuration, flight_cpus),
         tls=tls,
         tls_context=tls_context,
@@ -108,8 +109,12 @@ def _measure(configuration: Configuration) -> Measure:
     return measured(
         configuration["data.directory"],
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
-        memory_max_bytes=int(configuration["alarms.memory_share"] * machine_bytes()),
+        memory_max_bytes=_memory_max_bytes(configuration),
     )
+
+
+def _memory_max_bytes(configuration: Configuration) -> int:
+    return int(configuration["alarms.memory_share"] * machine_bytes())
 
 
 def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettings | None:

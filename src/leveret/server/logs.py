@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, Protocol
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -39,13 +38,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def set_up(settings: Settings, stderr: TextIO = sys.stderr) -> None:
+def set_up(settings: Settings) -> None:
     """Send log messages where `log.level`, `log.format` and `log.file` say; raise `OSError` for a bad file.
 
     A second call replaces what the first one has set up, and opens the file again: so logs can be rotated.
     """
     file = settings["log.file"]
-    handler: logging.Handler = logging.FileHandler(file) if file else logging.StreamHandler(stderr)
+    handler: logging.Handler = logging.FileHandler(file) if file else logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings["log.format"] == "json" else logging.Formatter(_TEXT))
     root = logging.getLogger()
     for old in root.handlers[:]:

@@ -91,15 +91,16 @@ class Server:
         measure: Measure | None = None,
         goodbye_s: float = 5.0,
         handshake_s: float = HANDSHAKE_S,
+        memory_max_bytes: int | None = None,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
         tls_context: ssl.SSLContext | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
-        """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory and
-        disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake. `flight`,
-        `tls`: serve Flight, and AMQP over TLS; with `tls`, `port` may be `OFF`. `tls_context` and
-        `descriptors`: shared with other listeners."""
+        """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory
+        and disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake.
+        `memory_max_bytes`: limit of the Flight process. `flight`, `tls`: serve Flight, and AMQP over TLS;
+        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -113,6 +114,7 @@ class Server:
         self._measure = measure
         self._goodbye_s = goodbye_s
         self._handshake_s = handshake_s
+        self._memory_max_bytes = memory_max_bytes or int(MEMORY_SHARE_MAX * machine_bytes())
         self._flight = flight
         self._tls = tls
         self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
@@ -179,7 +181,7 @@ class Server:
                     self.turns,
                     self._flight,
                     module="leveret.server.flight_process",
-                    memory_max_bytes=int(MEMORY_SHARE_MAX * machine_bytes()),
+                    memory_max_bytes=self._memory_max_bytes,
                 )
                 await self.endpoint.start()
             await self._listen()
