@@ -106,6 +106,11 @@ ROWS: Final = (
     Row("GET", _PERMISSION, (ADMINISTRATOR,), fills="other"),
     Row("PUT", _PERMISSION, (ADMINISTRATOR,), _RIGHTS, fills="{query}"),
     Row("DELETE", _PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    # definitions
+    Row("GET", "/api/definitions", (ADMINISTRATOR,)),
+    Row("POST", "/api/definitions", (ADMINISTRATOR,), {}),
+    Row("GET", "/api/definitions/{vhost}", (ADMINISTRATOR,)),
+    Row("POST", "/api/definitions/{vhost}", (ADMINISTRATOR,), {}),
     # policies
     *(
         row

@@ -51,11 +51,11 @@ class Parameters:
         self._documents: dict[str, dict[Key, Document]] = {component: {} for component in components}
 
     def get(self, key: Key) -> Document | None:
-        return self._documents[key.component].get(key)
+        return self._documents.get(key.component, {}).get(key)
 
     def of(self, component: str) -> Iterator[tuple[Key, Document]]:
         """Yield the parameters of a component, ordered by virtual host and name."""
-        yield from sorted(self._documents[component].items(), key=lambda item: item[0])
+        yield from sorted(self._documents.get(component, {}).items(), key=lambda item: item[0])
 
     def put(self, key: Key, document: Document) -> bool:
         """Create or replace a parameter; return whether it is new."""

@@ -37,12 +37,12 @@ class ApiError(Exception):
 
 
 class Api:
-    """The HTTP API of one virtual host. Each request opens its own connection.
+    """The HTTP API of one virtual host, or with None of all. Each request opens its own connection.
 
     Fields of a query or a body that are None are left out.
     """
 
-    def __init__(self, url: str, *, vhost: str, answer_s: float | None = None) -> None:
+    def __init__(self, url: str, *, vhost: str | None, answer_s: float | None = None) -> None:
         parts = split(url)
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or _PORTS[parts.scheme]
@@ -72,8 +72,9 @@ class Api:
 
     def _ask(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any = None) -> Any:
         resource, *names = path
-        segments = names if resource in _WITHOUT_VHOST else [self._vhost, *names]
-        target = "/".join(["/api", resource, *(quote(segment, safe="") for segment in segments)])
+        if resource not in _WITHOUT_VHOST and self._vhost is not None:
+            names = [self._vhost, *names]
+        target = "/".join(["/api", resource, *(quote(segment, safe="") for segment in names)])
         data = None if body is None else json.dumps(_without_none(body)).encode()
         try:
             connection = self._connect()

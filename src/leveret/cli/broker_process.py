@@ -16,11 +16,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from leveret import __version__
+from leveret.broker.broker import Broker
+from leveret.broker.errors import BrokerError
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
 from leveret.server import logs
 from leveret.server.alarms import Measure, measured
 from leveret.server.configuration import Configuration, ConfigurationError
+from leveret.server.definition_files import UnreadableFile, load, read_document
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
 from leveret.server.http import HttpListener
@@ -32,6 +35,10 @@ from leveret.server.tls import OFF
 from leveret.storage.files import OsFiles
 
 log = logging.getLogger("leveret")
+
+
+class DefinitionsFileRefused(Exception):
+    """The file in `data.definitions` can't be imported."""
 
 
 async def serve(
@@ -67,6 +74,7 @@ async def serve(
         tls=tls,
         tls_context=tls_context,
         descriptors=descriptors,
+        prepare=lambda broker: _load_definitions(broker, configuration["data.definitions"]),
     )
     reload = Reload(configuration, read_configuration, server, tls_context, manager)
     told = _listen_for_signals(reload)
@@ -103,6 +111,19 @@ async def serve(
             await listener.stop()
         await server.stop()
     return server.failure is not None
+
+
+def _load_definitions(broker: Broker, file: str) -> None:
+    """Import the file of definitions, if one is set."""
+    if not file:
+        return
+    try:
+        plan = load(broker, read_document(Path(file)))
+    except (UnreadableFile, BrokerError) as error:
+        sentence = error.sentence if isinstance(error, BrokerError) else str(error)
+        raise DefinitionsFileRefused(f"{sentence} (see data.definitions, {file})") from error
+    for sentence in plan.left_out:
+        log.warning("%s: left out: %s", file, sentence)
 
 
 def _measure(configuration: Configuration) -> Measure:

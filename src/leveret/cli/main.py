@@ -11,6 +11,7 @@ from leveret.cli.audit import audit
 from leveret.cli.backup import backup
 from leveret.cli.config import config
 from leveret.cli.consume import consume
+from leveret.cli.definitions import definitions
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
 from leveret.cli.pipeline import pipeline
@@ -54,4 +55,5 @@ app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(policies, name="policies")
+app.add_typer(definitions, name="definitions")
 app.add_typer(config, name="config")

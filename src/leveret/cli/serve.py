@@ -110,6 +110,13 @@ DataDir: TypeAlias = Annotated[
         help="Where messages and definitions are kept; leveret-data if it is not given.", show_default=False
     ),
 ]
+DefinitionsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of definitions to import before the broker listens, in RabbitMQ's form.",
+        show_default=False,
+    ),
+]
 
 
 def serve(
@@ -124,6 +131,7 @@ def serve(
     cpus: Cpus = None,
     nice: Nice = None,
     data_dir: DataDir = None,
+    definitions: DefinitionsFile = None,
     config: ConfigFile = None,
     assignments: Set = None,
 ) -> None:
@@ -141,6 +149,7 @@ def serve(
             "process.cpus": ("--cpus", cpus),
             "process.nice": ("--nice", nice),
             "data.directory": ("--data-dir", data_dir),
+            "data.definitions": ("--definitions", definitions),
         }
     )
     configuration = load(config, assignments or (), flags)
@@ -174,6 +183,8 @@ def _run(configuration: Configuration, read_configuration: Callable[[], Configur
         failed = asyncio.run(
             broker_process.serve(configuration, read_configuration, flight_cpus=tuple(sorted(others)))
         )
+    except broker_process.DefinitionsFileRefused as refused:
+        _fail(str(refused))
     except (StorageError, OSError) as error:
         _fail(preflight.explained(error, host, listeners))
     if failed:

@@ -96,11 +96,13 @@ class Server:
         tls: TlsSettings | None = None,
         tls_context: ssl.SSLContext | None = None,
         descriptors: Descriptors | None = None,
+        prepare: Callable[[Broker], None] | None = None,
     ) -> None:
         """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory
         and disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake.
         `memory_max_bytes`: limit of the Flight process. `flight`, `tls`: serve Flight, and AMQP over TLS;
-        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners."""
+        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners.
+        `prepare` is called with the restored broker before the server listens."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -119,6 +121,7 @@ class Server:
         self._tls = tls
         self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
         self._descriptors = descriptors or Descriptors()
+        self._prepare = prepare
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
         self._listeners: list[Acceptor] = []
@@ -174,6 +177,8 @@ class Server:
                 resumed=turns.definitions_resumed,
             )
             self._hashing.start(turns.call)
+            if self._prepare is not None:
+                self._prepare(self.broker)
             # Before listening, because connection.start announces its port.
             if self._flight is not None:
                 self.endpoint = FlightEndpoint(
@@ -280,7 +285,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stop gracefully; everything persistent is then on disk."""
-        if not self._stop_listening():
+        if not self._end():
             return
         if self._alarms is not None:
             self._alarms.stop()
@@ -297,7 +302,7 @@ class Server:
 
     async def abandon(self) -> None:
         """Stop as a killed process does, without closing the store."""
-        if not self._stop_listening():
+        if not self._end():
             return
         self.failure = self.failure or ConnectionAbortedError("the server was abandoned")
         if self.endpoint is not None:
@@ -310,14 +315,15 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(None, self.turns.close)
         self.ended.set()
 
-    def _stop_listening(self) -> bool:
-        """Stop listening; return whether the server was listening."""
+    def _end(self) -> bool:
+        """Stop listening; return whether the server was running."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.close()
         if self._steps is not None:
             self._steps.stop()
-        return bool(listeners)
+        was_running, self._started = self._started, False
+        return was_running
 
     async def _say_goodbye(self) -> None:
         await self._quiesce()

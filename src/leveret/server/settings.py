@@ -75,6 +75,7 @@ def _port(name: str, default: int, meaning: str) -> Setting:
 
 SETTINGS: Final = (
     Setting("data.directory", "leveret-data", "Where messages and definitions are kept."),
+    Setting("data.definitions", "", "File of definitions (JSON) that is imported at every start."),
     Setting("listeners.host", "127.0.0.1", "Address to listen on."),
     _port("amqp_port", 5672, "Port for AMQP"),
     _port("http_port", 15_672, "Port for HTTP"),

@@ -126,7 +126,7 @@ COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
 """Known arguments of each queue type, in the order in which two declarations are compared."""
 
 _KNOWN: Final = frozenset(argument for arguments in COMPARED.values() for argument in arguments)
-_ANY_TYPE: Final = frozenset(_OUR_CHECKS) - {"x-delivery-limit"}
+OUR_ARGUMENTS: Final = frozenset(_OUR_CHECKS) - {"x-delivery-limit"}
 """Leveret's own arguments, accepted for queues of all types."""
 
 CONSUMER_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -229,7 +229,7 @@ def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
     known_checks = {argument: check for argument, check in _CHECKS.items() if argument in known}
     _check(known_checks, table, queue=queue, vhost=vhost)
     for argument in table:
-        ours = _ANY_TYPE if queue_type == "stream" else _OUR_CHECKS
+        ours = OUR_ARGUMENTS if queue_type == "stream" else _OUR_CHECKS
         if argument in _KNOWN and argument not in known and argument not in ours:
             raise _foreign(argument, queue_type, queue=queue, vhost=vhost)
     _check(_OUR_CHECKS, table, queue=queue, vhost=vhost)

@@ -66,7 +66,19 @@ def _limit(is_valid: Judge, what: str) -> _Key:
 
 _COUNT, _LIFETIME = _is_integer(0), _is_integer(1, EXPIRY_MS_MAX)
 _LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders", "min-masters")
+OUR_KEYS: Final[Mapping[str, _Key]] = {
+    "consumer-timeout": _limit(_is_integer(1), "consumer timeout"),
+    "consumer-timeout-action": _Key(_is_one_of(*TIMEOUT_ACTIONS), "consumer timeout action"),
+    "retry-delay-ms": _Key(_is_integer(0, EXPIRY_MS_MAX), "retry delay"),
+    "retry-delay-max-ms": _Key(_is_integer(0, EXPIRY_MS_MAX), "maximum retry delay"),
+    "retry-multiplier": _Key(
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value >= 1,
+        "retry multiplier",
+    ),
+}
+"""Keys that RabbitMQ does not have."""
 QUEUE_KEYS: Final[Mapping[str, _Key]] = {
+    **OUR_KEYS,
     "message-ttl": _limit(_is_integer(0, EXPIRY_MS_MAX), "message TTL"),
     "expires": _limit(_LIFETIME, "queue expiry"),
     "max-length": _limit(_COUNT, "maximum length"),
@@ -84,15 +96,13 @@ QUEUE_KEYS: Final[Mapping[str, _Key]] = {
     "queue-version": _Key(_is_one_of(1, 2), "queue-version value"),
     "queue-leader-locator": _Key(_is_one_of(*_LOCATORS), "queue leader locator value"),
     "queue-master-locator": _Key(_is_one_of(*_LOCATORS), "queue master locator value"),
-    # Leveret's own
-    "consumer-timeout": _limit(_is_integer(1), "consumer timeout"),
-    "consumer-timeout-action": _Key(_is_one_of(*TIMEOUT_ACTIONS), "consumer timeout action"),
-    "retry-delay-ms": _Key(_is_integer(0, EXPIRY_MS_MAX), "retry delay"),
-    "retry-delay-max-ms": _Key(_is_integer(0, EXPIRY_MS_MAX), "maximum retry delay"),
-    "retry-multiplier": _Key(
-        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value >= 1,
-        "retry multiplier",
-    ),
+    # Mirroring: valid, and without effect on one machine.
+    "ha-mode": _Key(_is_one_of("all", "exactly", "nodes"), "ha-mode value"),
+    "ha-params": _Key(lambda value: True, "ha-params value"),
+    "ha-sync-mode": _Key(_is_one_of("manual", "automatic"), "ha-sync-mode value"),
+    "ha-sync-batch-size": _Key(_is_integer(1), "ha-sync-batch-size value"),
+    "ha-promote-on-shutdown": _Key(_is_one_of("always", "when-synced"), "ha-promote-on-shutdown value"),
+    "ha-promote-on-failure": _Key(_is_one_of("always", "when-synced"), "ha-promote-on-failure value"),
 }
 EXCHANGE_KEYS: Final[Mapping[str, _Key]] = {
     "alternate-exchange": _Key(_is_text, "alternate exchange name"),

@@ -27,6 +27,7 @@ from starlette.routing import Route
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.fronts.http.auth import log_in
+from leveret.fronts.http.definitions import BODY_MAX_BYTES, Definitions
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
@@ -35,7 +36,7 @@ from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
-from leveret.fronts.http.request_bodies import Body, body_of
+from leveret.fronts.http.request_bodies import BYTES_MAX, Body, body_of
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 
@@ -50,6 +51,8 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     durability = Durability(broker, changed=changed)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
+    users = Users(broker, changed=changed)
+    definitions = Definitions(broker, changed=changed, hash_password=users.hash_password)
 
     async def login(request: Request) -> User:
         return await log_in(broker, request, changed=changed)
@@ -93,9 +96,19 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
             Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
             Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
-            *_routes_of(Users(broker, changed=changed), private, changing),
+            *_routes_of(users, private, changing),
             *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
+            _by_method(
+                "/api/definitions",
+                GET=private(definitions.export),
+                POST=_change(definitions.load, login, durability, body_max_bytes=BODY_MAX_BYTES),
+            ),
+            _by_method(
+                "/api/definitions/{vhost}",
+                GET=private(definitions.export_vhost),
+                POST=_change(definitions.load_vhost, login, durability, body_max_bytes=BODY_MAX_BYTES),
+            ),
         ],
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
@@ -158,11 +171,17 @@ def _private(handler: Handler, login: Login) -> Endpoint:
     return endpoint
 
 
-def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
+def _change(
+    handler: Change, login: Login, durability: Durability, *, body_max_bytes: int = BYTES_MAX
+) -> Endpoint:
     """Return an endpoint that reads the body before the login, and answers when the change is on disk."""
 
     async def endpoint(request: Request) -> Response:
-        body = await body_of(request)
+        if body_max_bytes > BYTES_MAX:
+            with _errors_as_problems():
+                # Only users may send large bodies.
+                await login(request)
+        body = await body_of(request, bytes_max=body_max_bytes)
         with _errors_as_problems():
             user = await login(request)
             before = durability.last_change

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import islice
 
@@ -42,6 +42,24 @@ def reply_rows(rows: Iterable[str], *, at_once: int) -> Response:
 def reply_nested(objects: Iterable[tuple[Mapping[str, object], str, Iterable[object]]]) -> Response:
     """Return a JSON list of objects with a field of many items each: (object, field, items)."""
     return StreamingResponse(_nested(objects), headers=_FRESH, media_type=_JSON)
+
+
+def reply_sections(sections: Iterable[tuple[str, object]]) -> Response:
+    """Return a JSON object sent in pieces; a field whose value is an iterator becomes a list."""
+    return StreamingResponse(_sections(sections), headers=_FRESH, media_type=_JSON)
+
+
+async def _sections(sections: Iterable[tuple[str, object]]) -> AsyncIterator[str]:
+    before = "{"
+    for name, value in sections:
+        yield f"{before}{encoded(name)}:"
+        if isinstance(value, Iterator):
+            async for piece in _pieces(map(encoded, value), at_once=PIECE):
+                yield piece
+        else:
+            yield encoded(value)
+        before = ","
+    yield "}"
 
 
 async def _pieces(rows: Iterable[str], at_once: int) -> AsyncIterator[str]:

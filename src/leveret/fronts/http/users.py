@@ -68,12 +68,12 @@ class Users:
         check_fields(body, ("password", "tags"))
         name, password, tags = segment(request, "name"), text_in(body, "password"), _tags_in(body)
         administration.check_user(self._broker, name, password=password, tags=tags)
-        password_hash = None if password is None else await self._hash(password)
+        password_hash = None if password is None else await self.hash_password(password)
         self._changed()
         is_new = administration.put_user(self._broker, name, password_hash=password_hash, tags=tags)
         return Response(status_code=201 if is_new else 204)
 
-    async def _hash(self, password: str) -> str:
+    async def hash_password(self, password: str) -> str:
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
         def done(hashed: str | None) -> None:
