@@ -50,6 +50,8 @@ ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/message
 HTTP_SEES = (
     "access.accounts",
     "access.administration",
+    "access.passwords",
+    "access.topic_permissions",
     "broker",
     "errors",
     "access.logins",

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.access import passwords
 from leveret.broker.access.accounts import User
-from leveret.broker.access.administration import delete_user
+from leveret.broker.access.administration import delete_users
 from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE_FAILURES
 from leveret.broker.access.logins import Origin
 from leveret.broker.access.passwords import NOBODY_HASH, hash_password
@@ -147,7 +147,7 @@ def test_a_user_who_is_deleted_while_the_password_is_hashed_is_not_let_in(
     core: Core, hasher: HeldHasher
 ) -> None:
     attempt = Attempt(core, "ann", b"secret")
-    delete_user(core.broker, "ann")
+    delete_users(core.broker, ["ann"])
     hasher.finish_all()
     assert attempt.answers == [None]
 

@@ -88,7 +88,7 @@ class OnLeveret:
         self._do(lambda broker: administration.put_user(broker, "ann", password_hash=hashed, tags=[]))
 
     def delete(self) -> None:
-        self._do(lambda broker: administration.delete_user(broker, "ann"))
+        self._do(lambda broker: administration.delete_users(broker, ["ann"]))
 
 
 @pytest.fixture(params=["rabbitmq", "leveret"])

@@ -94,7 +94,7 @@ class LineClient:
 
     def _publish(self, channel: Channel, name: str, text: str) -> None:
         self._session.check_access("write", "exchange", "")
-        route = publishing.resolve(channel.vhost, "", name, mandatory=True)
+        route = publishing.resolve(channel.vhost, "", name, mandatory=True, user=self._session.user)
         header = canonical.encode({"delivery_mode": 2}, len(text.encode()))
         publishing.publish(channel, route, [(header, text.encode())])
 

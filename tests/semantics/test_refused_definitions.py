@@ -238,7 +238,7 @@ def test_the_last_administrator_stays_while_another_is_not_written(
         broker.server.turns.begin()
         administration.put_user(core, "new", password_hash=NOBODY_HASH, tags=["administrator"])
         with pytest.raises(administration.PreconditionFailed, match="only administrator"):
-            administration.delete_user(core, "guest")
+            administration.delete_users(core, ["guest"])
 
     full()
     broker.call(replace)

@@ -46,7 +46,7 @@ class Administrator:
         self.do(lambda broker: administration.forbid(broker, "/", "ann"))
 
     def delete(self) -> None:
-        self.do(lambda broker: administration.delete_user(broker, "ann"))
+        self.do(lambda broker: administration.delete_users(broker, ["ann"]))
 
 
 @pytest.fixture

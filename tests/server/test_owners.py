@@ -145,7 +145,7 @@ class TestQueriesOverQueues:
 
     def test_what_a_deleted_user_had_is_left_to_those_with_a_right(self, ask):
         opened(ask)
-        ask.broker.call(lambda: administration.delete_user(ask.broker.server.broker, "ann"))
+        ask.broker.call(lambda: administration.delete_users(ask.broker.server.broker, ["ann"]))
         assert said(opened(ask, "bob")) == refused("query", "nightly")
         assert opened(ask, "guest").epoch == 2
         add_user(ask.broker, "bob", configure="nightly")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from leveret.broker import restart
 from leveret.broker.access.accounts import Accounts
 from leveret.broker.access.logins import Hasher, Logins, Origin, hash_at_once
+from leveret.broker.access.topic_permissions import TOPIC_PERMISSION, apply_topic_permission
 from leveret.broker.atomic_changes import Work
 from leveret.broker.canonical import Value
 from leveret.broker.core import Runs, Scheduled
@@ -22,7 +23,7 @@ from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
-from leveret.broker.parameters import Component, Parameters
+from leveret.broker.parameters import GLOBAL_PARAMETER, Component, Parameters
 from leveret.broker.queues.direct_replies import DirectReplies
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.pacing import Pacing
@@ -30,7 +31,7 @@ from leveret.broker.sessions.session import Peer, Session
 from leveret.broker.sessions.turn_shares import TurnShares
 from leveret.broker.timers import Timers
 from leveret.broker.vhosts.destination import Destination
-from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY
+from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY, operator_policy_document
 from leveret.broker.vhosts.policy_changes import apply_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
@@ -45,8 +46,10 @@ _DAMAGE_MAX = 100
 """Number of sentences about damage that are kept."""
 
 _PARAMETERS = {
-    OPERATOR_POLICY: Component(apply_policy),
+    GLOBAL_PARAMETER: Component(),
+    OPERATOR_POLICY: Component(apply_policy, check=operator_policy_document),
     POLICY: Component(apply_policy),
+    TOPIC_PERMISSION: Component(apply_topic_permission, is_of_user=True),
 }
 """What parameters do, by component."""
 

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.broker.access.accounts import Accounts
 from leveret.broker.core import DefiningCore
 from leveret.broker.definitions import Change, ParameterRow
+from leveret.broker.errors import PreconditionFailed
 
 Document: TypeAlias = Any
 """A JSON object or list, never null."""
+
+
+GLOBAL_PARAMETER: Final = "global-parameter"
+"""The component of parameters of the whole broker that clients store; documents are `{"value": …}`."""
 
 
 class Key(NamedTuple):
@@ -36,6 +41,9 @@ class Component(NamedTuple):
     """Called with the broker to put a document in force; None: the document was removed."""
     is_of_user: bool = False
     """Whether a parameter's name is the name of a user, with whom the parameter is deleted."""
+    check: Callable[[str, Any], Document] | None = None
+    """Return the document for a name and a value from RabbitMQ's API for parameters, or raise; None: the
+    component is not part of that API."""
 
 
 class ParameterBroker(DefiningCore, Protocol):
@@ -50,12 +58,24 @@ class Parameters:
         self._components = components
         self._documents: dict[str, dict[Key, Document]] = {component: {} for component in components}
 
+    @property
+    def open_components(self) -> list[str]:
+        """The components that RabbitMQ's API for parameters shows and changes."""
+        return [name for name, component in self._components.items() if component.check is not None]
+
+    def checked(self, component: str, name: str, value: Any) -> Document:
+        """Return the document for a value from RabbitMQ's API for parameters; raise if it is wrong."""
+        known = self._components.get(component)
+        if known is None or known.check is None:
+            raise PreconditionFailed(f"Validation failed\n\ncomponent {component} not found\n")
+        return known.check(name, value)
+
     def get(self, key: Key) -> Document | None:
-        return self._documents.get(key.component, {}).get(key)
+        return self._documents[key.component].get(key)
 
     def of(self, component: str) -> Iterator[tuple[Key, Document]]:
         """Yield the parameters of a component, ordered by virtual host and name."""
-        yield from sorted(self._documents.get(component, {}).items(), key=lambda item: item[0])
+        yield from sorted(self._documents[component].items(), key=lambda item: item[0])
 
     def put(self, key: Key, document: Document) -> bool:
         """Create or replace a parameter; return whether it is new."""

@@ -46,9 +46,10 @@ def test_a_user_without_a_tag_for_it_is_not_let_in(api):
     assert "www-authenticate" not in answer.headers
 
 
-def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api):
+@pytest.mark.parametrize("tag", ["management", "policymaker", "monitoring"])
+def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api, tag):
     api.add_queue("q", 1)
-    bob = api.add_user("bob", "administrator")
+    bob = api.add_user("bob", tag)
     assert api.get("/api/queues", bob).json == []
     refused = {"error": "not_authorised", "reason": "User not authorised to access virtual host"}
     for path in ("/api/queues/%2F", "/api/queues/%2F/q", "/api/queues/%2F/nope"):
@@ -57,6 +58,15 @@ def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api):
     assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).json == refused
     assert api.broker.depth("q") == 1
     assert api.get("/api/queues/nope", bob).status == 404
+
+
+def test_an_administrator_sees_every_virtual_host_and_changes_nothing_in_it_without_permissions(api):
+    api.add_queue("q", 1)
+    bob = api.add_user("bob", "administrator")
+    assert [each["name"] for each in api.get("/api/queues", bob).json] == ["q"]
+    assert api.get("/api/queues/%2F/q", bob).status == 200
+    assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).status == 401
+    assert api.broker.depth("q") == 1
 
 
 def test_guest_is_let_in_from_loopback_only(api):

@@ -1,13 +1,16 @@
 """Users and their permissions.
 
 Permissions are three regular expressions per user and virtual host, as in RabbitMQ: configure, write, read.
-Operations call `User.check` where they need a permission. `passwords` hashes passwords, and `logins` logs
-users in.
+Topic permissions are a write and a read pattern on routing keys, per user, virtual host and topic exchange.
+Operations call `User.check` and `User.check_topic` where they need a permission. `passwords` hashes
+passwords, and `logins` logs users in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from leveret.broker.access.permission_patterns import matches
 from leveret.broker.definitions import PermissionRow, UserRow
@@ -20,6 +23,13 @@ _NOTHING = ("", "^$")
 GUEST = "guest"
 ADMINISTRATOR = "administrator"
 """The tag of users who may operate every object, also those of other users."""
+
+
+class NamedExchange(Protocol):
+    """An exchange, where only its name and type are needed."""
+
+    name: str
+    type: str
 
 
 @dataclass(slots=True)
@@ -36,6 +46,8 @@ class User:
     tags: frozenset[str] = frozenset()
     permissions: dict[str, Permissions] = field(default_factory=dict)
     """Permissions by virtual host; without an entry the user may not connect to the virtual host."""
+    topic_permissions: dict[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    """By virtual host and exchange: the patterns `write` and `read`; without them every key is permitted."""
     known_digest: bytes = b""
     """SHA-256 of the password after a successful login, so that later logins need no Argon2id hash."""
     defined: int = 0
@@ -60,6 +72,22 @@ class User:
         if not self.may(what, vhost, name):
             raise AccessRefused(
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
+            )
+
+    def check_topic(self, what: str, vhost: str, exchange: NamedExchange, key: str) -> None:
+        """Raise AccessRefused unless the user may `write` or `read` this routing key of an exchange.
+
+        As in RabbitMQ, only exchanges of the type `topic` are checked, and `{username}` and `{vhost}` in a
+        pattern are replaced without quoting.
+        """
+        patterns = self.topic_permissions.get(vhost, {}).get(exchange.name)
+        if patterns is None or exchange.type != "topic":
+            return
+        pattern = patterns[what].replace("{username}", self.name).replace("{vhost}", vhost)
+        if not matches(pattern, key):
+            raise AccessRefused(
+                f"access to topic '{key}' in exchange '{exchange.name}' in vhost '{vhost}' refused for user "
+                f"'{self.name}'"
             )
 
 

@@ -10,7 +10,7 @@ rule: there is always an administrator, since only an administrator can create a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from leveret.broker.access import permission_patterns, revocation
@@ -18,6 +18,7 @@ from leveret.broker.access.accounts import ADMINISTRATOR, Permissions, User
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, PermissionRow, UserRow
 from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.vhosts.reserved_names import check_text
 
 PERMISSIONS: Final = ("configure", "write", "read")
 _TAG: Final = re.compile(r"[^\s,]+")
@@ -30,30 +31,33 @@ def find_user(broker: Broker, name: str) -> User:
     return user
 
 
-def check_user(broker: Broker, name: str, *, password: str | None, tags: Collection[str]) -> None:
-    """Raise the errors of `put_user` before the password is hashed, because hashing is slow."""
+def check_user(
+    broker: Broker, name: str, *, tags: Collection[str], password: str | None = None, has_hash: bool = True
+) -> None:
+    """Raise the errors of `put_user` before a password is hashed, because hashing is slow."""
     if password == "":
         raise PreconditionFailed("a password has at least one character")
     if not name:
         raise PreconditionFailed("a user needs a name")
-    _check_text("the name", name)
+    check_text("the name", name)
     for tag in tags:
-        _check_text("a tag", tag)
+        check_text("a tag", tag)
         if not _TAG.fullmatch(tag):
             raise PreconditionFailed(f"'{tag}' is not a valid tag: it is empty, or has a space or a comma")
-    if password is None and name not in broker.accounts.users:
-        raise PreconditionFailed(f"user '{name}' does not exist yet and needs a password")
-    if ADMINISTRATOR not in tags:
-        _check_not_only_administrator(broker, name)
+    known = broker.accounts.users.get(name)
+    if known is not None and (ADMINISTRATOR not in tags or (known.password_hash and not has_hash)):
+        _check_not_only_administrators(broker, [name])
 
 
 def put_user(broker: Broker, name: str, *, password_hash: str | None, tags: Collection[str]) -> bool:
-    """Create or change a user, who keeps the password without a new hash; return whether the user is new."""
-    check_user(broker, name, password=password_hash, tags=tags)
+    """Create or change a user; return whether the user is new.
+
+    A user keeps the password if there is no new hash; with an empty hash no password is right.
+    """
+    check_user(broker, name, tags=tags, has_hash=password_hash != "")
     known = broker.accounts.users.get(name)
     if password_hash is None:
-        assert known is not None
-        password_hash = known.password_hash
+        password_hash = "" if known is None else known.password_hash
     row = UserRow(name, password_hash, ",".join(sorted(set(tags))))
     broker.definitions.check()
     before = None if known is None else known.row()
@@ -63,26 +67,28 @@ def put_user(broker: Broker, name: str, *, password_hash: str | None, tags: Coll
     return known is None
 
 
-def delete_user(broker: Broker, name: str) -> None:
-    """Delete a user with all permissions, and close the user's connections."""
-    user = find_user(broker, name)
-    _check_not_only_administrator(broker, name)
-    broker.accounts.remove(name)
-    changes = [
-        Change(_row(vhost, name, permissions), removed=True)
-        for vhost, permissions in user.permissions.items()
-    ]
-    broker.define(*changes, Change(UserRow(name, user.password_hash), removed=True))
-    for session in list(broker.sessions):
-        if session.belongs_to(name):
-            session.peer.force_close(f"user '{name}' was deleted")
+def delete_users(broker: Broker, names: Iterable[str]) -> None:
+    """Delete users with all permissions, and close their connections."""
+    users = [find_user(broker, name) for name in dict.fromkeys(names)]
+    _check_not_only_administrators(broker, [user.name for user in users])
+    for user in users:
+        changes = broker.parameters.drop(user=user.name)
+        changes += [
+            Change(_row(vhost, user.name, permissions), removed=True)
+            for vhost, permissions in user.permissions.items()
+        ]
+        broker.accounts.remove(user.name)
+        broker.define(*changes, Change(UserRow(user.name, user.password_hash), removed=True))
+        for session in list(broker.sessions):
+            if session.belongs_to(user.name):
+                session.peer.force_close(f"user '{user.name}' was deleted")
 
 
 def permit(broker: Broker, vhost: str, name: str, *, configure: str, write: str, read: str) -> bool:
     """Set a user's permissions in a virtual host; return whether the user had none there before."""
     user = find_user(broker, name)
     for what, pattern in zip(PERMISSIONS, (configure, write, read), strict=True):
-        _check_text(what, pattern)
+        check_text(what, pattern)
         permission_patterns.check_pattern(what, pattern)
     broker.definitions.check()
     before = user.permissions.get(vhost)
@@ -134,27 +140,20 @@ def forbid(broker: Broker, vhost: str, name: str) -> None:
     revocation.end_forbidden_consumers(broker, vhost, user)
 
 
-def _check_text(what: str, text: str) -> None:
-    """Raise if a string from JSON holds half of a surrogate pair, which UTF-8 can't encode."""
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise PreconditionFailed(f"{what} is not valid text: {text!r}") from None
-
-
 def _row(vhost: str, user: str, permissions: Permissions) -> PermissionRow:
     return PermissionRow(vhost, user, permissions.configure, permissions.write, permissions.read)
 
 
-def _check_not_only_administrator(broker: Broker, name: str) -> None:
-    """Raise if the user is the only administrator.
+def _check_not_only_administrators(broker: Broker, names: Collection[str]) -> None:
+    """Raise if no administrator would be left without these users.
 
-    Another administrator counts only once written to disk, because a failed write undoes it.
+    Another administrator counts only with a password, and once written to disk, because a failed write
+    undoes it.
     """
-    administrators = {
-        user.name
-        for user in broker.accounts.users.values()
-        if ADMINISTRATOR in user.tags and (user.defined <= broker.definitions.committed or user.name == name)
-    }
-    if administrators == {name}:
-        raise PreconditionFailed(f"'{name}' is the only {ADMINISTRATOR}: make another one first")
+    users = [user for user in broker.accounts.users.values() if ADMINISTRATOR in user.tags]
+    lost = [user.name for user in users if user.name in names]
+    if lost and not any(
+        user.password_hash and user.name not in names and user.defined <= broker.definitions.committed
+        for user in users
+    ):
+        raise PreconditionFailed(f"'{lost[0]}' is the only {ADMINISTRATOR}: make another one first")

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from leveret.broker.access import administration, passwords, permission_patterns
 from leveret.broker.access.accounts import User
+from leveret.broker.access.topic_permissions import TOPIC_ACTIONS, permit_topic
 from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.settings import Settings
 from leveret.broker.operations.document_fields import Fields
-from leveret.broker.parameters import Key
+from leveret.broker.parameters import GLOBAL_PARAMETER, Key
 from leveret.broker.queues import arguments
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY, policy_of
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Item = Mapping[str, Any]
 Step = Callable[[], object]
+T = TypeVar("T")
 
 _EXCHANGES_OF_PLUGINS: Final = (
     "x-delayed-message",
@@ -55,6 +57,8 @@ _ABOUT_THE_FILE: Final = (
     "original_vhost_name",
     "explanation",
 )
+_CLUSTER_ID: Final = "internal_cluster_id"
+"""A global parameter that each of RabbitMQ's clusters makes for itself."""
 _STEPS_AT_ONCE: Final = 20
 """Changes without a pause: each makes a log or a route, which takes some 100 µs."""
 
@@ -140,6 +144,8 @@ class Plan:
             self._each(document, "vhosts", self._read_vhost)
             self._each(document, "users", lambda item: self._read_user(item, stored))
             self._each(document, "permissions", self._read_permission)
+            self._each(document, "topic_permissions", self._read_topic_permission)
+            self._each(document, "global_parameters", self._read_global_parameter)
         whole_policies = {
             (item.text("component"), self._vhost_of(item), item.text("name")): item
             for item in ours.items("policies")
@@ -186,7 +192,7 @@ class Plan:
         hashed = stored.get(name) or self._hashes.get(name)
         if hashed is None:
             hashed = _hash_in(item)
-        item.check(lambda: administration.check_user(self._broker, name, password=hashed, tags=tags))
+        item.check(lambda: administration.check_user(self._broker, name, tags=tags, has_hash=bool(hashed)))
         self._users.add(name)
         self._plan(
             item,
@@ -199,6 +205,13 @@ class Plan:
         for kind, pattern in patterns.items():
             item.check(partial(permission_patterns.check_pattern, kind, pattern))
         self._plan(item, lambda: administration.permit(self._broker, vhost, user, **patterns))
+
+    def _read_topic_permission(self, item: Fields) -> None:
+        vhost, user, exchange = self._vhost_of(item), self._user_of(item), item.text("exchange")
+        patterns = {what: item.text(what) for what in TOPIC_ACTIONS}
+        for what, pattern in patterns.items():
+            item.check(partial(permission_patterns.check_pattern, what, pattern))
+        self._plan(item, lambda: permit_topic(self._broker, vhost, user, exchange, **patterns))
 
     def _user_of(self, item: Fields) -> str:
         name = item.text("user")
@@ -216,7 +229,27 @@ class Plan:
             if (component, vhost, name) not in whole:
                 self._plan_policy(item, item.get("value"), operator=True)
         else:
-            raise NotImplementedError
+            document = self._checked(
+                lambda: self._broker.parameters.checked(component, name, item.get("value")),
+                f"{vhost}/{component}/{name}",
+            )
+            self._plan(item, lambda: self._broker.parameters.put(Key(component, vhost, name), document))
+
+    @staticmethod
+    def _checked(check: Callable[[], T], place: str) -> T:
+        """Return the result of a check that refuses in RabbitMQ's words; add the place as RabbitMQ does."""
+        try:
+            return check()
+        except PreconditionFailed as error:
+            raise PreconditionFailed(f"{error.sentence} ({place})") from None
+
+    def _read_global_parameter(self, item: Fields) -> None:
+        name, value = item.text("name"), item.get("value")
+        if name == _CLUSTER_ID:
+            return
+        self._plan(
+            item, lambda: self._broker.parameters.put(Key(GLOBAL_PARAMETER, "", name), {"value": value})
+        )
 
     def _read_policy(self, item: Fields, whole: Mapping[tuple[str, str, str], Fields]) -> None:
         if (POLICY, self._vhost_of(item), item.text("name")) not in whole:
@@ -236,10 +269,7 @@ class Plan:
                 }
                 if not policy_fields["definition"]:
                     return
-        try:
-            policy = policy_of(name, policy_fields, operator=operator)
-        except PreconditionFailed as error:
-            raise PreconditionFailed(f"{error.sentence} ({vhost}/{name})") from None
+        policy = self._checked(lambda: policy_of(name, policy_fields, operator=operator), f"{vhost}/{name}")
         key = Key(OPERATOR_POLICY if operator else POLICY, vhost, name)
         self._plan(item, lambda: self._broker.parameters.put(key, policy.as_document()))
 

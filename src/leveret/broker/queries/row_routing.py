@@ -88,6 +88,7 @@ def _resolve(
     name = to_text(exchange_name)
     options.user.check("write", vhost.name, "exchange", name)
     exchange = vhost.target(name)
+    options.user.check_topic("write", vhost.name, exchange, to_text(key))
     if not name and direct_replies.is_reply_key(to_text(key)):
         raise PreconditionFailed("a direct reply can't be a row of a batch")
     keys = [to_text(key)]

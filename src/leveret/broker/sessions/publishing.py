@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
+from leveret.broker.access.accounts import User
 from leveret.broker.canonical import MalformedHeader, to_bytes
 from leveret.broker.errors import BrokerError, Malformed
 from leveret.broker.queues import dead_letters, direct_replies
@@ -25,9 +26,13 @@ from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
 
 
-def resolve(vhost: Topology, exchange_name: str, key: str, *, mandatory: bool) -> Route:
-    """Return the route to an exchange with a key; the caller has checked the user's permission."""
+def resolve(vhost: Topology, exchange_name: str, key: str, *, mandatory: bool, user: User) -> Route:
+    """Return the route to an exchange with a key; raise if the user may not publish with this key.
+
+    The caller has checked the user's permission to write to the exchange.
+    """
     exchange = vhost.target(exchange_name)
+    user.check_topic("write", vhost.name, exchange, key)
     is_reply = not exchange.name and direct_replies.is_reply_key(key)
     by_headers = is_reply or vhost.looks_at_headers(exchange)
     route = Route(vhost.version, exchange, to_bytes(exchange_name), key, to_bytes(key), mandatory, by_headers)

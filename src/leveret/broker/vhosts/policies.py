@@ -193,12 +193,28 @@ def policy_of(name: str, document: Mapping[str, Any], *, operator: bool) -> Poli
     return Policy(name, pattern, apply_to, priority, definition)
 
 
+def operator_policy_document(name: str, value: Any) -> dict[str, Any]:
+    """Return the document of an operator policy that was set as a parameter; raise if the value is wrong."""
+    if not isinstance(value, Mapping):
+        raise _invalid(f"{name} not a list {as_term(value)}")
+    required, known = ("definition", "pattern", "priority"), ("apply-to", "definition", "pattern", "priority")
+    unknown = _terms({key: item for key, item in value.items() if key not in known})
+    problems = [f"Unrecognised terms {unknown} in {name}"] if set(value) - set(known) else []
+    problems += [f'Key "{key}" not found in {name}' for key in required if key not in value]
+    if problems:
+        raise _invalid("\n".join(problems))
+    return policy_of(name, value, operator=True).as_document()
+
+
+def _terms(items: Mapping[str, Any]) -> str:
+    return "[" + ",".join(f'{{<<"{name}">>,{as_term(value)}}}' for name, value in items.items()) + "]"
+
+
 def _check_definition(definition: Mapping[str, Any], *, operator: bool) -> None:
     known = {name: key for name, key in _KEYS.items() if key.for_operators or not operator}
     unknown = {name: value for name, value in definition.items() if name not in known}
     if unknown:
-        terms = ",".join(f'{{<<"{name}">>,{as_term(value)}}}' for name, value in unknown.items())
-        raise _invalid(f"[{terms}] are not recognised policy settings")
+        raise _invalid(f"{_terms(unknown)} are not recognised policy settings")
     for name, value in definition.items():
         if not known[name].is_valid(value):
             raise _invalid(f"{as_term(value)} is not a valid {known[name].what}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from leveret.broker.access.accounts import User
 from leveret.broker.canonical import Value, decode
 from leveret.broker.core import DefiningCore
 from leveret.broker.errors import AccessRefused, NotFound
@@ -82,6 +83,16 @@ class Topology:
         if exchange.internal:
             raise AccessRefused(f"cannot publish to internal {self.describe(exchange)}")
         return exchange
+
+    def check_source(self, user: User, name: str, key: str) -> None:
+        """Raise AccessRefused unless the user may bind to and unbind from an exchange with this key.
+
+        The permission to write to the destination is left to the caller; a missing exchange is no error.
+        """
+        user.check("read", self.name, "exchange", name)
+        exchange = self.exchanges.get(name)
+        if exchange is not None:
+            user.check_topic("read", self.name, exchange, key)
 
     def describe(self, exchange: Exchange) -> str:
         return f"exchange '{exchange.name}' in vhost '{self.name}'"

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret import __version__
 from leveret.broker import product
 from leveret.broker.access import passwords
+from leveret.broker.access.topic_permissions import TOPIC_PERMISSION
 from leveret.broker.canonical import Value
 from leveret.broker.groups.settings import QUERY
-from leveret.broker.parameters import Key
+from leveret.broker.parameters import GLOBAL_PARAMETER, Key
 from leveret.broker.queues.arguments import OUR_ARGUMENTS
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, OUR_KEYS, POLICY
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 VHOST_METADATA: Final = "vhost-metadata"
 USER_LIMITS: Final = "user-limits"
-TOPIC_PERMISSION: Final = "topic-permission"
-GLOBAL: Final = "global"
 _NEEDS_PLUGIN: Final = {"x-consistent-hash": "rabbitmq_consistent_hash_exchange"}
 
 Item = dict[str, Any]
@@ -136,19 +135,17 @@ class _Export:
     # parameters and policies
 
     def parameters(self) -> Iterator[Item]:
-        yield from self._parameters("vhost-limits")
-        for item in self._parameters(OPERATOR_POLICY):
-            value = self._for_rabbitmq(item["value"], {**item, "component": OPERATOR_POLICY})
-            if value is not None:
-                yield {**item, "value": value}
-
-    def _parameters(self, component: str) -> Iterator[Item]:
-        for key, document in self._broker.parameters.of(component):
-            if self._vhost in (None, key.vhost):
-                yield {**self._in(key.vhost), "component": component, "name": key.name, "value": document}
+        for component in self._broker.parameters.open_components:
+            for key, document in self._broker.parameters.of(component):
+                if self._vhost not in (None, key.vhost):
+                    continue
+                item = {**self._in(key.vhost), "component": component, "name": key.name, "value": document}
+                value = self._for_rabbitmq(document, item) if component == OPERATOR_POLICY else document
+                if value is not None:
+                    yield {**item, "value": value}
 
     def global_parameters(self) -> Iterator[Item]:
-        for key, document in self._broker.parameters.of(GLOBAL):
+        for key, document in self._broker.parameters.of(GLOBAL_PARAMETER):
             yield {"name": key.name, "value": document["value"]}
 
     def policies(self) -> Iterator[Item]:

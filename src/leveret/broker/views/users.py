@@ -1,10 +1,11 @@
-"""Views of users and permissions. Password hashes are not shown."""
+"""Views of users, permissions and topic permissions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from leveret.broker.access.passwords import as_algorithm_and_hash
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ class UserView(NamedTuple):
     tags: tuple[str, ...]
     vhosts: int
     """Number of virtual hosts that the user may enter."""
+    password_hash: str
+    """The hash of the password, in the form of its algorithm; only administrators may see it."""
+    hashing_algorithm: str
 
 
 class PermissionView(NamedTuple):
@@ -29,6 +33,14 @@ class PermissionView(NamedTuple):
     @property
     def name(self) -> str:
         return self.user
+
+
+class TopicPermissionView(NamedTuple):
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
 
 
 def list_users(broker: Broker, selection: Selection = EVERYTHING) -> Listing[UserView]:
@@ -67,9 +79,18 @@ def one_permission(broker: Broker, vhost: str, name: str) -> PermissionView | No
     return None if user is None or permissions is None else _permission(user, vhost, permissions)
 
 
+def each_topic_permission(broker: Broker) -> Iterator[TopicPermissionView]:
+    """Iterate over all topic permissions by user, virtual host and exchange."""
+    for _, user in sorted(broker.accounts.users.items()):
+        for vhost, permissions in sorted(user.topic_permissions.items()):
+            for exchange, patterns in sorted(permissions.items()):
+                yield TopicPermissionView(user.name, vhost, exchange, patterns["write"], patterns["read"])
+
+
 def _permission(user: User, vhost: str, permissions: Permissions) -> PermissionView:
     return PermissionView(user.name, vhost, permissions.configure, permissions.write, permissions.read)
 
 
 def _user(user: User) -> UserView:
-    return UserView(user.name, tuple(sorted(user.tags)), len(user.permissions))
+    algorithm, password_hash = as_algorithm_and_hash(user.password_hash)
+    return UserView(user.name, tuple(sorted(user.tags)), len(user.permissions), password_hash, algorithm)

@@ -56,5 +56,6 @@ def _resolve(channel: AmqpChannel, method: bytes) -> Route:
     if publish.immediate:
         raise NotImplemented_("immediate=true")
     exchange, key = publish.exchange, publish.routing_key
-    route = publishing.resolve(channel.vhost, exchange, key, mandatory=publish.mandatory)
+    mandatory, user = publish.mandatory, channel.session.user
+    route = publishing.resolve(channel.vhost, exchange, key, mandatory=mandatory, user=user)
     return route._replace(by_headers=True) if requeue.is_request(method) else route

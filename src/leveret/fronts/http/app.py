@@ -33,10 +33,12 @@ from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.overview import show_overview
+from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
 from leveret.fronts.http.request_bodies import BYTES_MAX, Body, body_of
+from leveret.fronts.http.topic_permissions import TopicPermissions
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 
@@ -97,6 +99,8 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
             Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
             *_routes_of(users, private, changing),
+            *_routes_of_topic_permissions(TopicPermissions(broker, changed=changed), private, changing),
+            *_routes_of_parameters(ParametersApi(broker, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
             _by_method(
@@ -121,12 +125,15 @@ def _routes_of(
     return [
         Route("/api/whoami", private(users.show_self)),
         Route("/api/users", private(users.show_all)),
+        Route("/api/users/without-permissions", private(users.show_without_permissions)),
+        Route("/api/users/bulk-delete", changing(users.delete_many), methods=["POST"]),
         _by_method(
             "/api/users/{name}",
             GET=private(users.show),
             PUT=changing(users.put),
             DELETE=changing(users.delete),
         ),
+        Route("/api/users/{name}/permissions", private(users.show_permissions_of)),
         Route("/api/permissions", private(users.show_permissions)),
         Route("/api/permissions/{vhost}", private(users.show_permissions_in)),
         _by_method(
@@ -134,6 +141,45 @@ def _routes_of(
             GET=private(users.show_permission),
             PUT=changing(users.permit),
             DELETE=changing(users.forbid),
+        ),
+    ]
+
+
+def _routes_of_topic_permissions(
+    topics: TopicPermissions, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route("/api/topic-permissions", private(topics.show_all)),
+        Route("/api/vhosts/{vhost}/topic-permissions", private(topics.show_in_vhost)),
+        Route("/api/users/{name}/topic-permissions", private(topics.show_of_user)),
+        _by_method(
+            "/api/topic-permissions/{vhost}/{name}",
+            GET=private(topics.show),
+            PUT=changing(topics.put),
+            DELETE=changing(topics.delete),
+        ),
+    ]
+
+
+def _routes_of_parameters(
+    parameters: ParametersApi, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route("/api/parameters", private(parameters.show_all)),
+        Route("/api/parameters/{component}", private(parameters.show_component)),
+        Route("/api/parameters/{component}/{vhost}", private(parameters.show_vhost)),
+        _by_method(
+            "/api/parameters/{component}/{vhost}/{name}",
+            GET=private(parameters.show),
+            PUT=changing(parameters.put),
+            DELETE=changing(parameters.delete),
+        ),
+        Route("/api/global-parameters", private(parameters.show_global)),
+        _by_method(
+            "/api/global-parameters/{name}",
+            GET=private(parameters.show_one_global),
+            PUT=changing(parameters.put_global),
+            DELETE=changing(parameters.delete_global),
         ),
     ]
 

@@ -1,8 +1,8 @@
 """HTTP basic authentication with the broker's users, and what a user may see.
 
-Owns RabbitMQ's rules for its management API: a user needs one of four tags, and permissions on a virtual host
-to see it. Passwords and the loopback rule for guest are left to `leveret.broker.access.logins`, permissions
-to `leveret.broker.access.accounts`.
+Owns RabbitMQ's rules for its management API: a user needs one of four tags. To see a virtual host, a user
+needs permissions in it or the tag `administrator`. Passwords and the loopback rule for guest are left to
+`leveret.broker.access.logins`, permissions to `leveret.broker.access.accounts`.
 """
 
 from __future__ import annotations
@@ -80,19 +80,33 @@ def check_administrator(user: User) -> None:
 
 def check_policymaker(user: User) -> None:
     if not user.tags & _POLICYMAKERS:
-        raise NotAuthorised("Not authorised to access policies")
+        raise NotAuthorised("User not authorised to access object")
 
 
 def visible(broker: Broker, user: User) -> list[str]:
     """Return the names of the virtual hosts that the user may see, in order."""
-    return [name for name in vhost_names(broker) if name in user.permissions]
+    return [name for name in vhost_names(broker) if _sees(user, name)]
+
+
+def _sees(user: User, vhost: str) -> bool:
+    return vhost in user.permissions or ADMINISTRATOR in user.tags
+
+
+def enter_as_policymaker(broker: Broker, user: User, name: str) -> str:
+    """Return the name of a virtual host; raise if the user may not set policies and parameters there."""
+    check_policymaker(user)
+    if name not in vhost_names(broker):
+        raise NotFound
+    if not _sees(user, name):
+        raise NotAuthorised("User not authorised to access object")
+    return name
 
 
 def enter(broker: Broker, user: User, name: str) -> str:
     """Return the name of a virtual host; raise if it is missing or the user may not see it."""
     if name not in vhost_names(broker):
         raise NotFound
-    if name not in user.permissions:
+    if not _sees(user, name):
         raise NotAuthorised("User not authorised to access virtual host")
     return name
 

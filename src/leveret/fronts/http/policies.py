@@ -23,7 +23,7 @@ from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import policies
 from leveret.broker.views.policies import PolicyView, one_policy, policies_in
-from leveret.fronts.http.auth import check_administrator, check_policymaker, enter, visible
+from leveret.fronts.http.auth import check_administrator, enter, enter_as_policymaker, visible
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import jsonable, reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -70,9 +70,12 @@ class Policies:
 
     def _vhost(self, request: Request, user: User, *, is_restricted: bool = False) -> str:
         """Return the virtual host of the path; raise if the user may not see, or change, policies there."""
-        if is_restricted:
-            (check_administrator if self._operator else check_policymaker)(user)
-        return enter(self._broker, user, segment(request, "vhost"))
+        vhost = segment(request, "vhost")
+        if not is_restricted:
+            return enter(self._broker, user, vhost)
+        if self._operator:
+            check_administrator(user)
+        return enter_as_policymaker(self._broker, user, vhost)
 
     def _listed(self, *vhosts: str) -> Response:
         lists = (policies_in(self._broker, vhost, operator=self._operator) for vhost in vhosts)

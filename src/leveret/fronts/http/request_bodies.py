@@ -56,11 +56,25 @@ def check_fields(body: Body, known: Collection[str]) -> None:
             raise BadRequest(f"Field '{name}' is unknown; known fields: {fields}.")
 
 
+def check_required(body: Body, names: Collection[str]) -> None:
+    """Raise RabbitMQ's error for fields that are missing."""
+    missing = [f"{{key_missing,{name}}}" for name in names if name not in body]
+    if missing:
+        raise BadRequest(f"[{','.join(missing)}]")
+
+
 def text_in(body: Body, name: str) -> str | None:
     """Return a string field, or None if it is missing or null."""
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise BadRequest(f"{name} is {json.dumps(value)}; it must be a string.")
+    return value
+
+
+def required_text_in(body: Body, name: str) -> str:
+    value = text_in(body, name)
+    if value is None:
+        raise BadRequest(f"{name} is null; it must be a string.")
     return value
 
 

@@ -2,16 +2,20 @@
 
     GET    /api/whoami                       the user of this request; for all users
     GET    /api/users                        all users
+    GET    /api/users/without-permissions    users who may not enter any virtual host
+    POST   /api/users/bulk-delete            {"users": ["ann", "bob"]}
     GET    /api/users/{name}                 one user
     PUT    /api/users/{name}                 makes or changes a user: {"password": "…", "tags": "monitoring"}
     DELETE /api/users/{name}                 deletes a user and its permissions, and closes its connections
+    GET    /api/users/{name}/permissions     permissions of a user in all virtual hosts
     GET    /api/permissions[/{vhost}]        permissions of all users
     GET    /api/permissions/{vhost}/{name}   permissions of one user
     PUT    /api/permissions/{vhost}/{name}   {"configure": "", "write": "^results$", "read": "^orders$"}
     DELETE /api/permissions/{vhost}/{name}   the user may not even connect to the virtual host
 
-Paths, fields and statuses are RabbitMQ's; password hashes are neither shown nor accepted. Rules are left to
-`broker.access.administration`.
+Paths, fields and statuses are RabbitMQ's. Instead of `password`, a PUT may have `password_hash` and
+`hashing_algorithm`, which are shown to administrators as in RabbitMQ; an empty hash means that no password is
+right. Rules are left to `broker.access.administration`, hashes to `broker.access.passwords`.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from starlette.responses import Response
 
 from leveret.broker.access import administration
 from leveret.broker.access.accounts import User
+from leveret.broker.access.passwords import SHA256, of_algorithm_and_hash
 from leveret.broker.broker import Broker
 from leveret.broker.views.users import (
     PermissionView,
@@ -39,8 +44,9 @@ from leveret.fronts.http.auth import check_administrator
 from leveret.fronts.http.errors import NotFound, Problem
 from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
-from leveret.fronts.http.request_bodies import BadRequest, Body, check_fields, text_in
+from leveret.fronts.http.request_bodies import BadRequest, Body, check_fields, check_required, text_in
 
+_USER_FIELDS: Final = ("password", "password_hash", "hashing_algorithm", "tags", "name")
 _PERMISSIONS: Final = ("configure", "write", "read")
 
 
@@ -62,13 +68,23 @@ class Users:
         assert view is not None
         return reply(_described(view))
 
+    def show_without_permissions(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        return reply_list(_described(view) for view in each_user(self._broker) if not view.vhosts)
+
     async def put(self, request: Request, user: User, body: Body) -> Response:
         """Make a user (201), or change an existing one (204)."""
         check_administrator(user)
-        check_fields(body, ("password", "tags"))
+        check_fields(body, _USER_FIELDS)
         name, password, tags = segment(request, "name"), text_in(body, "password"), _tags_in(body)
-        administration.check_user(self._broker, name, password=password, tags=tags)
-        password_hash = None if password is None else await self.hash_password(password)
+        password_hash = _hash_in(body)
+        if password is not None and password_hash is not None:
+            raise BadRequest("both_password_and_password_hash_are_provided")
+        administration.check_user(
+            self._broker, name, tags=tags, password=password, has_hash=password_hash != ""
+        )
+        if password is not None:
+            password_hash = await self.hash_password(password)
         self._changed()
         is_new = administration.put_user(self._broker, name, password_hash=password_hash, tags=tags)
         return Response(status_code=201 if is_new else 204)
@@ -91,7 +107,19 @@ class Users:
         check_administrator(user)
         name = self._user(request)
         self._changed()
-        administration.delete_user(self._broker, name)
+        administration.delete_users(self._broker, [name])
+        return Response(status_code=204)
+
+    def delete_many(self, request: Request, user: User, body: Body) -> Response:
+        """Delete users: all of them, or none if one does not exist."""
+        check_administrator(user)
+        check_fields(body, ("users",))
+        check_required(body, ("users",))
+        names: Any = body["users"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadRequest("users must be a list of strings.")
+        self._changed()
+        administration.delete_users(self._broker, names)
         return Response(status_code=204)
 
     # permissions
@@ -104,6 +132,12 @@ class Users:
         check_administrator(user)
         vhost = self._vhost(request)
         views = (view for view in each_permission(self._broker) if view.vhost == vhost)
+        return reply_list(map(_permission, views))
+
+    def show_permissions_of(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        name = self._user(request)
+        views = (view for view in each_permission(self._broker) if view.user == name)
         return reply_list(map(_permission, views))
 
     def show_permission(self, request: Request, user: User) -> Response:
@@ -148,7 +182,12 @@ class Users:
 
 
 def _described(user: UserView) -> dict[str, object]:
-    return {"name": text(user.name), "tags": [text(tag) for tag in user.tags]}
+    return {
+        "name": text(user.name),
+        "password_hash": user.password_hash,
+        "hashing_algorithm": user.hashing_algorithm,
+        "tags": [text(tag) for tag in user.tags],
+    }
 
 
 def _permission(permission: PermissionView) -> dict[str, object]:
@@ -158,8 +197,18 @@ def _permission(permission: PermissionView) -> dict[str, object]:
 
 def _tags_in(body: Body) -> list[str]:
     """Return the tags, given as a list or as a string with commas, as RabbitMQ accepts them."""
-    given: Any = body.get("tags", "")
+    if "tags" not in body:
+        raise BadRequest("tags_not_present")
+    given: Any = body["tags"]
     tags = given.split(",") if isinstance(given, str) else given
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise BadRequest("tags must be a list of strings, or a string with commas between tags.")
     return [tag.strip() for tag in tags if tag.strip()]
+
+
+def _hash_in(body: Body) -> str | None:
+    """Return the password hash of the body in its stored form, or None."""
+    password_hash = text_in(body, "password_hash")
+    if password_hash is None:
+        return None
+    return of_algorithm_and_hash(text_in(body, "hashing_algorithm") or SHA256, password_hash)

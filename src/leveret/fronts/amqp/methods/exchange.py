@@ -83,7 +83,7 @@ def _check_binding(channel: AmqpChannel, method: spec.Exchange.Bind | spec.Excha
     check_not_default(method.destination)
     check_not_default(method.source)
     channel.session.check_access("write", "exchange", method.destination)
-    channel.session.check_access("read", "exchange", method.source)
+    channel.vhost.check_source(channel.session.user, method.source, method.routing_key)
 
 
 def bind(channel: AmqpChannel, method: spec.Exchange.Bind) -> None:

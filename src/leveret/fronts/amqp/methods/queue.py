@@ -105,7 +105,7 @@ def _check_binding(channel: AmqpChannel, method: spec.Queue.Bind | spec.Queue.Un
         key = name
     check_not_default(method.exchange)
     channel.session.check_access("write", "queue", name)
-    channel.session.check_access("read", "exchange", method.exchange)
+    channel.vhost.check_source(channel.session.user, method.exchange, key)
     return name, key
 
 
