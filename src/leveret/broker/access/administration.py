@@ -75,7 +75,7 @@ def delete_user(broker: Broker, name: str) -> None:
     broker.define(*changes, Change(UserRow(name, user.password_hash), removed=True))
     for session in list(broker.sessions):
         if session.belongs_to(name):
-            session.peer.force_close(f"user '{name}' was deleted")
+            session.peer.force_close(f"user '{name}' is deleted")
 
 
 def permit(broker: Broker, vhost: str, name: str, *, configure: str, write: str, read: str) -> bool:
