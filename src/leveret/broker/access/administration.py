@@ -72,6 +72,7 @@ def delete_user(broker: Broker, name: str) -> None:
         Change(_row(vhost, name, permissions), removed=True)
         for vhost, permissions in user.permissions.items()
     ]
+    changes += broker.parameters.drop(user=name)
     broker.define(*changes, Change(UserRow(name, user.password_hash), removed=True))
     for session in list(broker.sessions):
         if session.belongs_to(name):

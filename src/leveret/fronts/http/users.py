@@ -66,7 +66,7 @@ class Users:
         """Make a user (201), or change an existing one (204)."""
         check_administrator(user)
         check_fields(body, ("password", "tags"))
-        name, password, tags = segment(request, "name"), text_in(body, "password"), _tags_in(body)
+        name, password, tags = segment(request, "name"), text_in(body, "password"), tags_in(body)
         administration.check_user(self._broker, name, password=password, tags=tags)
         password_hash = None if password is None else await self._hash(password)
         self._changed()
@@ -156,7 +156,7 @@ def _permission(permission: PermissionView) -> dict[str, object]:
     return {"user": text(permission.user), "vhost": text(permission.vhost), **patterns}
 
 
-def _tags_in(body: Body) -> list[str]:
+def tags_in(body: Body) -> list[str]:
     """Return the tags, given as a list or as a string with commas, as RabbitMQ accepts them."""
     given: Any = body.get("tags", "")
     tags = given.split(",") if isinstance(given, str) else given
