@@ -16,16 +16,20 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from leveret.broker import usage_limits
 from leveret.broker.access import administration, passwords, permission_patterns
 from leveret.broker.access.accounts import User
 from leveret.broker.access.topic_permissions import TOPIC_ACTIONS, permit_topic
 from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.settings import Settings
+from leveret.broker.operations import limits, vhosts
 from leveret.broker.operations.document_fields import Fields
 from leveret.broker.parameters import GLOBAL_PARAMETER, Key
 from leveret.broker.queues import arguments
+from leveret.broker.vhosts.metadata import UNDEFINED, Metadata
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY, policy_of
+from leveret.broker.vhosts.topology import PREDECLARED
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -100,7 +104,7 @@ class Plan:
     ) -> None:
         self._broker = broker
         self._vhost = vhost
-        self._user = user or User("", "")
+        self._creator = user
         self._hashes = hashes
         self._steps: list[tuple[str, Step]] = []
         self._vhosts = set(broker.vhosts)
@@ -185,7 +189,25 @@ class Plan:
     # users and virtual hosts
 
     def _read_vhost(self, item: Fields) -> None:
-        raise NotImplementedError
+        name = item.text("name")
+        metadata = Fields(f"{item.place}.metadata", item.get("metadata", {}))
+        description = item.text("description", metadata.text("description", ""))
+        tags = item.tags() or metadata.tags()
+        queue_type = item.text("default_queue_type", UNDEFINED)
+        tracing = item.flag("tracing", default=False)
+        wanted = Metadata(description, tuple(tags), queue_type, tracing)
+        item.check(lambda: vhosts.check(name, wanted))
+        if name in self._broker.vhosts and wanted == Metadata():
+            # Old files have names only.
+            return
+        self._vhosts.add(name)
+        self._types.update(((name, exchange), type_) for exchange, type_ in PREDECLARED)
+        self._plan(
+            item,
+            lambda: vhosts.create(
+                self._broker, name, creator=self._creator, begin=lambda: None, **wanted._asdict()
+            ),
+        )
 
     def _read_user(self, item: Fields, stored: Mapping[str, str]) -> None:
         name, tags = item.text("name"), item.tags()
@@ -198,6 +220,13 @@ class Plan:
             item,
             lambda: administration.put_user(self._broker, name, password_hash=hashed, tags=tags),
         )
+        if item_limits := item.get("limits"):
+            user_limits = Fields(f"{item.place}.limits", item_limits).fields
+            item.check(lambda: usage_limits.check(user_limits, of_user=True))
+            self._plan(
+                item,
+                lambda: limits.put(self._broker, name, user_limits, of_user=True, begin=lambda: None),
+            )
 
     def _read_permission(self, item: Fields) -> None:
         vhost, user = self._vhost_of(item), self._user_of(item)
@@ -379,7 +408,7 @@ class Plan:
         def make() -> None:
             groups = self._broker.vhosts[vhost].groups
             if not any((group.subject, group.name) == (subject, name) for group in groups):
-                groups.create(subject, name, settings, user=self._user)
+                groups.create(subject, name, settings, user=self._creator or User("", ""))
             elif (current := groups.get(subject, name)).changed_settings(settings) != current.settings:
                 raise PreconditionFailed(f"{current} exists with other settings")
 

@@ -19,7 +19,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhosts.destination import Destination
 
-_PREDECLARED: Final = (
+PREDECLARED: Final = (
     ("", "direct"),
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),
@@ -45,7 +45,7 @@ class Topology:
             exchange: Exchange(
                 exchange, type_, ROUTERS[type_](), durable=True, internal=exchange == "amq.rabbitmq.trace"
             )
-            for exchange, type_ in _PREDECLARED
+            for exchange, type_ in PREDECLARED
         }
         self._bound_to: dict[Bound, dict[Exchange, int]] = {}
         """By queue or exchange: the exchanges it is bound to, with the number of bindings."""

@@ -20,16 +20,15 @@ from leveret.broker.access import passwords
 from leveret.broker.access.topic_permissions import TOPIC_PERMISSION
 from leveret.broker.canonical import Value
 from leveret.broker.groups.settings import QUERY
-from leveret.broker.parameters import GLOBAL_PARAMETER, Key
+from leveret.broker.parameters import GLOBAL_PARAMETER
 from leveret.broker.queues.arguments import OUR_ARGUMENTS
+from leveret.broker.usage_limits import USER_LIMITS, key_of
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, OUR_KEYS, POLICY
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
 
-VHOST_METADATA: Final = "vhost-metadata"
-USER_LIMITS: Final = "user-limits"
 _NEEDS_PLUGIN: Final = {"x-consistent-hash": "rabbitmq_consistent_hash_exchange"}
 
 Item = dict[str, Any]
@@ -105,7 +104,7 @@ class _Export:
                     f"RabbitMQ has no hashes of {algorithm}"
                 )
                 algorithm, hashed = passwords.SHA256, ""
-            limits = self._broker.parameters.get(Key(USER_LIMITS, "", user.name))
+            limits = self._broker.parameters.get(key_of(USER_LIMITS, user.name))
             yield {
                 "name": user.name,
                 "password_hash": hashed,
@@ -116,8 +115,12 @@ class _Export:
 
     def vhosts(self) -> Iterator[Item]:
         for host in self._hosts:
-            metadata = self._broker.parameters.get(Key(VHOST_METADATA, host.name, "metadata"))
-            yield {"name": host.name, **(metadata or {})}
+            metadata = host.metadata.as_document()
+            yield {
+                "name": host.name,
+                "metadata": {"description": metadata["description"], "tags": metadata["tags"]},
+                **metadata,
+            }
 
     def permissions(self) -> Iterator[Item]:
         for user in sorted(self._broker.accounts.users.values(), key=lambda user: user.name):
