@@ -142,7 +142,7 @@ class _Export:
             for key, document in self._broker.parameters.of(component):
                 if self._vhost not in (None, key.vhost):
                     continue
-                item = {**self._in(key.vhost), "component": component, "name": key.name, "value": document}
+                item = {"vhost": key.vhost, "component": component, "name": key.name, "value": document}
                 value = self._for_rabbitmq(document, item) if component == OPERATOR_POLICY else document
                 if value is not None:
                     yield {**item, "value": value}
@@ -154,7 +154,7 @@ class _Export:
     def policies(self) -> Iterator[Item]:
         for key, document in self._broker.parameters.of(POLICY):
             if self._vhost in (None, key.vhost):
-                place = {**self._in(key.vhost), "name": key.name}
+                place = {"vhost": key.vhost, "name": key.name}
                 value = self._for_rabbitmq(document, {**place, "component": POLICY, "value": document})
                 if value is not None:
                     yield {**place, **value}
@@ -250,7 +250,7 @@ class _Export:
     # values
 
     def _in(self, vhost: str) -> Item:
-        """Return the field that names the virtual host; the file of one virtual host has no such fields."""
+        """Return the field that names the virtual host; RabbitMQ's files of one virtual host have none."""
         return {"vhost": vhost} if self._vhost is None else {}
 
     def _arguments(self, table: Mapping[str, Value], what: str) -> Item:
