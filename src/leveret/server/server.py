@@ -24,13 +24,13 @@ from leveret.broker.access.administration import unusable_patterns
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
-from leveret.broker.sessions.channel import Channel
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
 from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
+from leveret.server.event_log import EventLog
 from leveret.server.hashing import HashThreads
 from leveret.server.listening_sockets import bind_host
 from leveret.server.malloc_settings import machine_bytes
@@ -142,6 +142,8 @@ class Server:
             # Random, so that logs of different brokers have different ids.
             first_id=(secrets.randbits(32) << 20) + 1,
         )
+        loop = asyncio.get_running_loop()
+        self._events = EventLog(loop.call_later)
         turns: Turns | None = None
         try:
             rows = self._definitions.load()
@@ -154,7 +156,7 @@ class Server:
                 definitions_lost=self._definitions.is_new and not store.is_new,
                 name=self._name,
                 limits=self._limits,
-                listener=self,
+                listener=self._events,
                 hasher=self._hashing,
             )
             for sentence in unusable_patterns(self.broker):
@@ -163,9 +165,12 @@ class Server:
             self.damage.look()
             self.damage.tell_definitions(self._definitions.damage)
             self._check_accounts(rows)
-            loop = asyncio.get_running_loop()
             turns = self.turns = Turns(
-                self.broker, loop, fatal=self._fail, withdraw=self._definitions.withdraw
+                self.broker,
+                loop,
+                fatal=self._fail,
+                withdraw=self._definitions.withdraw,
+                events=self._events,
             )
             self._definitions.start(
                 turns.committed,
@@ -292,6 +297,7 @@ class Server:
             assert isinstance(socket, AmqpSocket)
             socket.abort()
         await asyncio.sleep(0)
+        self._events.close()
         await self._close_store()
         self.ended.set()
 
@@ -363,13 +369,3 @@ class Server:
             # Before the end of `start`, `start` raises the error.
             if self._started:
                 self._stopping = asyncio.get_running_loop().create_task(self.stop())
-
-    def refused_late(self, partition: str, count: int, so_far: int) -> None:
-        """Log late settlements less and less often: a member that hangs settles everything late."""
-        if so_far.bit_length() != (so_far - count).bit_length():
-            log.warning(
-                "%s: %d settlements came too late and were refused, in all its group", partition, so_far
-            )
-
-    def nacked(self, channel: Channel, reason: str, count: int) -> None:
-        log.warning("%s: %d publishes nacked: %s", channel.name, count, reason)

@@ -16,6 +16,7 @@ from typing import Protocol
 from leveret.broker.broker import Broker
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import Session
+from leveret.server.event_log import EventLog
 from leveret.server.group_commit import Committer
 from leveret.storage.errors import StorageError, WriteFailed
 
@@ -73,6 +74,7 @@ class Turns:
         *,
         fatal: Callable[[BaseException], None],
         withdraw: Callable[[], list[int]],
+        events: EventLog,
         unsynced_bytes_max: int = 32 << 20,
         memory_bytes_max: int = 512 << 20,
         sync_share_bytes: int = _SYNC_SHARE_BYTES,
@@ -81,6 +83,7 @@ class Turns:
         """`withdraw` takes back the refused changes of definitions, and returns their numbers."""
         self.broker = broker
         self.loop = loop
+        self.events = events
         self.sockets: dict[Session[Channel], Socket] = {}
         self.watchers: list[Callable[[], None]] = []
         """Called after every turn; the broker's state does not change until they return."""
