@@ -19,6 +19,7 @@ from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
 from leveret.server import logs
+from leveret.server.admin_log import AdminLog
 from leveret.server.alarms import Measure, measured
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definitions import Definitions
@@ -68,10 +69,11 @@ async def serve(
         tls_context=tls_context,
         descriptors=descriptors,
     )
-    reload = Reload(configuration, read_configuration, server, tls_context, manager)
+    admin_log = _admin_log(configuration)
+    reload = Reload(configuration, read_configuration, server, tls_context, manager, admin_log)
     told = _listen_for_signals(reload)
     await server.start()
-    app = create_app(server.broker, changed=server.turns.begin)
+    app = create_app(server.broker, changed=server.turns.begin, record=admin_log.record)
     limits = configuration.http_limits
     http = (
         []
@@ -102,6 +104,7 @@ async def serve(
         for listener in http:
             await listener.stop()
         await server.stop()
+        await asyncio.get_running_loop().run_in_executor(None, admin_log.close)
     return server.failure is not None
 
 
@@ -111,6 +114,12 @@ def _measure(configuration: Configuration) -> Measure:
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
     )
+
+
+def _admin_log(configuration: Configuration) -> AdminLog:
+    file = configuration["log.admin_file"]
+    path = str(Path(configuration["data.directory"]) / file) if file else ""
+    return AdminLog(path, bytes_max=configuration["log.admin_file_max_bytes"])
 
 
 def _memory_max_bytes(configuration: Configuration) -> int:
@@ -143,12 +152,14 @@ class Reload:
         server: Server,
         tls_context: ssl.SSLContext | None,
         manager: ServiceManager,
+        admin_log: AdminLog,
     ) -> None:
         self._configuration = configuration
         self._read = read_configuration
         self._server = server
         self._tls_context = tls_context
         self._manager = manager
+        self._admin_log = admin_log
         self.status = "starting"
         """What the service manager shows after a reload."""
 
@@ -177,6 +188,7 @@ class Reload:
                 old, value = self._configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
+        self._admin_log.reloaded([each.name for each in changed])
         self._configuration = new
 
 

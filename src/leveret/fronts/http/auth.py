@@ -46,6 +46,8 @@ async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None
     user = await answer
     if user is None:
         raise NotAuthenticated
+    # For `admin_actions`; the key is the one that ASGI applications use for the user.
+    request.scope["user"] = user
     if not user.tags & _TAGS:
         broker.note_failed_login(name, origin, "the user has no tag that allows HTTP")
         raise NotAuthorised("Not management user")
