@@ -73,6 +73,7 @@ async def serve(
     reload = Reload(configuration, read_configuration, server, tls_context, manager, admin_log)
     told = _listen_for_signals(reload)
     await server.start()
+    _log_slow(server, configuration)
     app = create_app(server.broker, changed=server.turns.begin, record=admin_log.record)
     limits = configuration.http_limits
     http = (
@@ -114,6 +115,10 @@ def _measure(configuration: Configuration) -> Measure:
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
     )
+
+
+def _log_slow(server: Server, configuration: Configuration) -> None:
+    server.log_slow(syncs_ms=configuration["log.slow_sync_ms"], turns_ms=configuration["log.slow_turn_ms"])
 
 
 def _admin_log(configuration: Configuration) -> AdminLog:
@@ -182,6 +187,7 @@ class Reload:
         if tls is not None and self._tls_context is not None:
             tls.load_into(self._tls_context)
         self._server.change_alarms(_measure(new))
+        _log_slow(self._server, new)
         changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
             for setting in (each for each in changed if each.is_reloaded is wanted):

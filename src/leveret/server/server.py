@@ -210,6 +210,11 @@ class Server:
         if self._alarms is not None:
             self._alarms.measure = measure
 
+    def log_slow(self, *, syncs_ms: int, turns_ms: int) -> None:
+        """Log syncs and turns that take longer; 0 logs none. Call on the event loop's thread."""
+        self.turns.slow_syncs.set_limit(syncs_ms)
+        self.turns.watch.start(turns_ms)
+
     async def _undo_start(self, store: Store, turns: Turns | None) -> None:
         """Release everything that a failed start has opened."""
         for listener in self._listeners:

@@ -272,6 +272,22 @@ SETTINGS: Final = (
     ),
     Setting("log.file", "", "File for the log; empty is stderr. SIGHUP opens it again.", is_reloaded=True),
     Setting(
+        "log.slow_sync_ms",
+        1_000,
+        "A sync of the disk that takes longer is logged; 0 logs none.",
+        0,
+        3_600_000,
+        is_reloaded=True,
+    ),
+    Setting(
+        "log.slow_turn_ms",
+        500,
+        "A turn of the broker, in which all clients wait, is logged if it takes longer; 0 logs none.",
+        0,
+        3_600_000,
+        is_reloaded=True,
+    ),
+    Setting(
         "log.admin_file",
         admin_log.FILE,
         "File for what operators change, in the data directory or with a path of its own; empty is none.",
