@@ -89,13 +89,8 @@ async def serve(
         for listener in http:
             await listener.start()
         collect_rarely()
-        where = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
-        if server.tls_port is not None:
-            where.append(f"amqps://{host}:{server.tls_port}")
-        where += [listener.url for listener in http]
-        if server.endpoint is not None:
-            where.append(server.endpoint.url)
-        ready = f"ready on {_listed(where)} (version {__version__}, data in {directory})"
+        where = _listed(_places(server, host, http))
+        ready = f"ready on {where} (version {__version__}, data in {directory})"
         print(f"leveret: {ready}", flush=True)
         reload.status = ready
         manager.ready(ready)
@@ -107,6 +102,17 @@ async def serve(
         await server.stop()
         await asyncio.get_running_loop().run_in_executor(None, admin_log.close)
     return server.failure is not None
+
+
+def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str]:
+    """Return the URLs on which the broker listens."""
+    places = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
+    if server.tls_port is not None:
+        places.append(f"amqps://{host}:{server.tls_port}")
+    places += [listener.url for listener in http]
+    if server.endpoint is not None:
+        places.append(server.endpoint.url)
+    return places
 
 
 def _measure(configuration: Configuration) -> Measure:
@@ -194,7 +200,7 @@ class Reload:
                 old, value = self._configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
-        self._admin_log.reloaded([each.name for each in changed])
+        self._admin_log.reloaded([each.name for each in changed if each.is_reloaded])
         self._configuration = new
 
 

@@ -134,14 +134,7 @@ class Server:
 
     async def start(self) -> None:
         """Recover the data directory, then listen."""
-        store = Store(
-            self._files,
-            clock=self._clock,
-            entropy=lambda: secrets.randbits(64),
-            options=self._options,
-            # Random, so that logs of different brokers have different ids.
-            first_id=(secrets.randbits(32) << 20) + 1,
-        )
+        store = self._open_store()
         loop = asyncio.get_running_loop()
         self._events = EventLog(loop.call_later)
         turns: Turns | None = None
@@ -204,6 +197,16 @@ class Server:
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+
+    def _open_store(self) -> Store:
+        return Store(
+            self._files,
+            clock=self._clock,
+            entropy=lambda: secrets.randbits(64),
+            options=self._options,
+            # Random, so that logs of different brokers have different ids.
+            first_id=(secrets.randbits(32) << 20) + 1,
+        )
 
     def change_alarms(self, measure: Measure) -> None:
         """Measure shortages with changed limits from now on."""
