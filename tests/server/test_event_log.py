@@ -26,7 +26,7 @@ from leveret.server.http import HttpListener
 from leveret.server.logs import JsonLines, TextLines
 from leveret.server.socket import AmqpSocket
 from leveret.testing.broker import WAIT_S, Broker
-from tests.amqp.session import PROTOCOL_HEADER, handshake, sent
+from tests.amqp.session import PROTOCOL_HEADER, handshake, sent, start_ok
 from tests.fronts.flight.flight_client import Bulk
 from tests.server.test_fairness import answers_until
 
@@ -241,6 +241,18 @@ def test_a_failed_login_over_amqp_is_logged_with_its_cause(
         "cause": "no such user",
     }
     assert {each.levelname for each in lines(caplog)} <= {"DEBUG"}, "one line for one failed login"
+
+
+def test_a_login_that_can_not_be_read_is_logged(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    client = raw(broker, PROTOCOL_HEADER + start_ok("guest", "hunter2").replace(b"\5PLAIN", b"\5OTHER"))
+    answers_until(client, "connection.start")
+    assert client.recv(1) == b""
+    client.close()
+    (line,) = lines(caplog, "leveret.logins")
+    assert line.getMessage() == (
+        "login failed: user '' from 127.0.0.1 over AMQP: "
+        "the mechanism is unknown, or the response does not have its form"
+    )
 
 
 def test_a_flood_of_failed_logins_is_counted(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
