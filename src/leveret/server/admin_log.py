@@ -86,7 +86,9 @@ class AdminLog:
         """Write a line. Called on the thread."""
         try:
             report = action.report()
-            admin_log.info("%s", _sentence(report), extra={"action": report})
+            # Refusals cost a user nothing, so at level info they could fill the disk.
+            level = logging.DEBUG if report["result"] == "refused" else logging.INFO
+            admin_log.log(level, "%s", _sentence(report), extra={"action": report})
             if self._path:
                 self._append(report)
         except Exception:

@@ -88,10 +88,11 @@ def action(body: bytes) -> AdminAction:
 @pytest.mark.parametrize(
     ("body", "shown"),
     [
-        (b"{", "(1 bytes that are not JSON)"),
+        (b"{", "(1 bytes that are not JSON, or nested too deeply)"),
+        (b"[" * 5_000 + b"]" * 5_000, "(10000 bytes that are not JSON, or nested too deeply)"),
         (b'["a"]', ["a"]),
         (b'"' + b"x" * 9_000 + b'"', "(9002 bytes)"),
-        (b" " * 70_000, "(70000 bytes)"),
+        (b" " * (1 << 21), "(2097152 bytes)"),
         (
             json.dumps({"users": ["u" * 20] * 999, "vhost": "/"}).encode(),
             {"users": "(999 entries)", "vhost": "…"},
@@ -107,12 +108,14 @@ def test_secrets_are_found_wherever_they_are_nested():
     definitions = {
         "users": [{"name": "ann", "password_hash": HASH, "hashing_algorithm": "sha256"}],
         "parameters": [{"value": {"src-uri": "amqp://bob:geheim@host/%2F", "Auth_Token": ["t1"]}}],
+        "credentials": {"key": "s1", "none": None},
         "password": "",
     }
     shown = without_secrets(definitions, secrets)
-    assert secrets == [HASH, '["t1"]']
+    assert secrets == [HASH, "t1", "s1"]
     assert shown == {
         "users": [{"name": "ann", "password_hash": HIDDEN, "hashing_algorithm": "sha256"}],
         "parameters": [{"value": {"src-uri": f"amqp://{HIDDEN}@host/%2F", "Auth_Token": HIDDEN}}],
+        "credentials": HIDDEN,
         "password": "",
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -23,8 +23,8 @@ HIDDEN: Final = "(hidden)"
 _READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _SECRET_NAME: Final = re.compile("passw|passphrase|secret|token|credential|private_?key", re.IGNORECASE)
 _LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_BODY_BYTES_MAX: Final = 64 << 10
-"""Larger bodies are reported by their size only."""
+_BODY_BYTES_MAX: Final = 1 << 20
+"""Larger bodies are reported by their size only, and refusals of them without the reason."""
 _SHOWN_MAX: Final = 8 << 10
 """Characters of a body as JSON. From a larger one only the counts of its lists are reported."""
 _ANSWER_BYTES_MAX: Final = 4 << 10
@@ -67,7 +67,8 @@ class AdminAction:
             report["result"] = "failed"
         reason = self._reason()
         if reason:
-            report["reason"] = HIDDEN if any(each in reason for each in secrets) else reason
+            hides = self.body_bytes > _BODY_BYTES_MAX or any(each in reason for each in secrets)
+            report["reason"] = HIDDEN if hides else reason
         return report
 
     def _read_body(self) -> tuple[object, list[str]]:
@@ -76,11 +77,11 @@ class AdminAction:
         if self.body_bytes > _BODY_BYTES_MAX:
             return f"({self.body_bytes} bytes)", secrets
         try:
-            content = json.loads(self.body)
+            shown: object = without_secrets(json.loads(self.body), secrets)
+            is_large = len(json.dumps(shown)) > _SHOWN_MAX
         except (ValueError, RecursionError):
-            return f"({self.body_bytes} bytes that are not JSON)", secrets
-        shown = without_secrets(content, secrets)
-        if len(json.dumps(shown)) > _SHOWN_MAX:
+            return f"({self.body_bytes} bytes that are not JSON, or nested too deeply)", secrets
+        if is_large:
             if not isinstance(shown, dict):
                 return f"({self.body_bytes} bytes)", secrets
             return {
@@ -194,8 +195,8 @@ def without_secrets(value: Any, secrets: list[str]) -> object:
     if isinstance(value, dict):
         shown: dict[str, object] = {}
         for name, inner in value.items():
-            if _SECRET_NAME.search(name) and not isinstance(inner, dict) and inner:
-                secrets.append(inner if isinstance(inner, str) else json.dumps(inner))
+            if _SECRET_NAME.search(name) and inner:
+                secrets.extend(_leaves(inner))
                 shown[name] = HIDDEN
             else:
                 shown[name] = without_secrets(inner, secrets)
@@ -205,3 +206,14 @@ def without_secrets(value: Any, secrets: list[str]) -> object:
     if isinstance(value, str):
         return _LOGIN_IN_URL.sub(HIDDEN, value)
     return value
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield the texts and numbers in a JSON value, as an error sentence would show them."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    elif value:
+        yield value if isinstance(value, str) else json.dumps(value)
