@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import stat
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from leveret.server import admin_log
 from leveret.server.admin_log import AdminLog, append
+from tests.processes import WAIT_S
 
 
 @dataclass
@@ -120,6 +122,37 @@ def test_a_full_disk_stops_no_action_and_is_told_once(
     assert caplog.messages == [
         f"admin actions are missing in {file} until it can be written: No space left on device",
         f"{file} is written again; 2 admin actions are missing in it",
+    ]
+
+
+def test_a_disk_that_hangs_stops_no_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    file = tmp_path / admin_log.FILE
+    go_on = threading.Event()
+    sync = os.fsync
+
+    def hang(number: int) -> None:
+        assert go_on.wait(WAIT_S)
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    monkeypatch.setattr(admin_log, "_WAIT_S", 0.001)
+    monkeypatch.setattr(admin_log, "_WAITING_MAX", 1)
+
+    async def run() -> None:
+        log = AdminLog(str(file))
+        await log.record(Action("ann"))
+        await log.record(Action("left out"))
+        go_on.set()
+        await asyncio.get_running_loop().run_in_executor(None, log.close)
+
+    asyncio.run(run())
+    assert [line["names"]["name"] for line in lines(file)] == ["ann"]
+    assert caplog.messages == [
+        f"admin actions are missing in {file} until it can be written: the disk does not answer",
+        f"{file} is written again; 1 admin actions are missing in it",
     ]
 
 

@@ -67,7 +67,7 @@ class AdminLog:
     async def record(self, action: Action) -> None:
         """Log an action; return when its line is on disk, or when that can't be expected any more."""
         if self._waiting >= _WAITING_MAX:
-            self._missing += 1
+            self._miss("the disk does not answer")
             return
         self._waiting += 1
         written = asyncio.get_running_loop().run_in_executor(self._thread, self._write, action)
@@ -98,14 +98,17 @@ class AdminLog:
         try:
             append(self._path, report, bytes_max=self._bytes_max)
         except OSError as error:
-            if not self._missing:
-                reason = error.strerror or error
-                log.error("admin actions are missing in %s until it can be written: %s", self._path, reason)
-            self._missing += 1
+            self._miss(error.strerror or str(error))
             return
         if self._missing:
             log.warning("%s is written again; %d admin actions are missing in it", self._path, self._missing)
             self._missing = 0
+
+    def _miss(self, reason: str) -> None:
+        """Count a line that is missing, and log the first one."""
+        if not self._missing:
+            log.error("admin actions are missing in %s until it can be written: %s", self._path, reason)
+        self._missing += 1
 
     def close(self) -> None:
         """Write what waits, and end the thread."""
