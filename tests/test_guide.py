@@ -79,6 +79,7 @@ NOT_RUN = {
     "command-line.md json": "what a command prints, or one line of a file",
     "topology.md": "the text of an error",
     "operations.md sh": "e2e/test_backup.py takes a backup of a running broker",
+    "operations.md json": "a line of the admin log; fronts/http/test_admin_actions.py makes some",
     "limits.md": "lines of a log; e2e/test_descriptors.py has them",
     "spark.md sh": "needs a cluster; spark/test_cluster.py starts one with these options",
     "spark-cluster.md sh": "builds an environment from a package index; spark/cluster.py does it offline",

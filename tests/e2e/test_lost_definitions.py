@@ -62,6 +62,9 @@ def test_without_its_definitions_an_old_directory_has_no_guest_and_keeps_its_que
     assert said.count("leveret users recover NAME --data-dir DIRECTORY") == 2
     made = recover(directory)
     assert made.returncode == 0, made.stderr
+    (line,) = (directory / "admin-log.jsonl").read_text().splitlines()
+    assert '"path": "leveret users recover", "names": {"name": "admin"}' in line
+    assert "secret" not in line
     with Serving(directory) as server:
         assert "ACCESS_REFUSED" in refused(server)
         channel = connect(server, "admin", "secret")

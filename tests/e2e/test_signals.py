@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -69,3 +70,10 @@ def test_sighup_changes_what_can_be_changed_and_clients_notice_nothing(tmp_path:
         channel.publish_confirmed("q", "1")
         assert channel.get_all("q") == ["1"]
         assert server.terminate() == 0
+    reloads = [json.loads(line) for line in (tmp_path / "data" / "admin-log.jsonl").read_text().splitlines()]
+    assert [reload["names"]["settings"] for reload in reloads] == [
+        [],
+        ["alarms.disk_free_min_bytes", "log.format"],
+        ["alarms.disk_free_min_bytes", "log.format"],
+        ["alarms.disk_free_min_bytes"],
+    ]

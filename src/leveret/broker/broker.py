@@ -74,6 +74,8 @@ class Listener(Protocol):
 
     def refused_late(self, partition: str, count: int, so_far: int) -> None: ...
 
+    def login_failed(self, name: str, origin: Origin, cause: str) -> None: ...
+
 
 class Broker:
     """`Broker(store, clock=..., token=..., define=..., rows=definitions.load())`."""
@@ -351,6 +353,11 @@ class Broker:
         self.counters.refused[reason] += count
         if self._listener is not None:
             self._listener.nacked(channel, reason, count)
+
+    def note_failed_login(self, name: str, origin: Origin, cause: str) -> None:
+        """Report a login that was refused; only the log may tell the cause."""
+        if self._listener is not None:
+            self._listener.login_failed(name, origin, cause)
 
     def note_damage(self, sentence: str) -> None:
         """Count damage, and keep the first sentences about it."""

@@ -22,7 +22,7 @@ class VhostRow:
 @dataclass(frozen=True, slots=True)
 class UserRow:
     name: str
-    password_hash: str
+    password_hash: str = field(repr=False)
     tags: str = ""
 
 

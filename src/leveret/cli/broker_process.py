@@ -21,6 +21,7 @@ from leveret.broker.errors import BrokerError
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
 from leveret.server import logs
+from leveret.server.admin_log import AdminLog
 from leveret.server.alarms import Measure, measured
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definition_files import UnreadableFile, load, read_document
@@ -76,10 +77,12 @@ async def serve(
         descriptors=descriptors,
         prepare=lambda broker: _load_definitions(broker, configuration["data.definitions"]),
     )
-    reload = Reload(configuration, read_configuration, server, tls_context, manager)
+    admin_log = _admin_log(configuration)
+    reload = Reload(configuration, read_configuration, server, tls_context, manager, admin_log)
     told = _listen_for_signals(reload)
     await server.start()
-    app = create_app(server.broker, changed=server.turns.begin)
+    _log_slow(server, configuration)
+    app = create_app(server.broker, changed=server.turns.begin, record=admin_log.record)
     limits = configuration.http_limits
     http = (
         []
@@ -94,13 +97,8 @@ async def serve(
         for listener in http:
             await listener.start()
         collect_rarely()
-        where = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
-        if server.tls_port is not None:
-            where.append(f"amqps://{host}:{server.tls_port}")
-        where += [listener.url for listener in http]
-        if server.endpoint is not None:
-            where.append(server.endpoint.url)
-        ready = f"ready on {_listed(where)} (version {__version__}, data in {directory})"
+        where = _listed(_places(server, host, http))
+        ready = f"ready on {where} (version {__version__}, data in {directory})"
         print(f"leveret: {ready}", flush=True)
         reload.status = ready
         manager.ready(ready)
@@ -110,6 +108,7 @@ async def serve(
         for listener in http:
             await listener.stop()
         await server.stop()
+        await asyncio.get_running_loop().run_in_executor(None, admin_log.close)
     return server.failure is not None
 
 
@@ -126,12 +125,33 @@ def _load_definitions(broker: Broker, file: str) -> None:
         log.warning("%s: left out: %s", file, sentence)
 
 
+def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str]:
+    """Return the URLs on which the broker listens."""
+    places = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
+    if server.tls_port is not None:
+        places.append(f"amqps://{host}:{server.tls_port}")
+    places += [listener.url for listener in http]
+    if server.endpoint is not None:
+        places.append(server.endpoint.url)
+    return places
+
+
 def _measure(configuration: Configuration) -> Measure:
     return measured(
         configuration["data.directory"],
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
     )
+
+
+def _log_slow(server: Server, configuration: Configuration) -> None:
+    server.log_slow(syncs_ms=configuration["log.slow_sync_ms"], turns_ms=configuration["log.slow_turn_ms"])
+
+
+def _admin_log(configuration: Configuration) -> AdminLog:
+    file = configuration["log.admin_file"]
+    path = str(Path(configuration["data.directory"]) / file) if file else ""
+    return AdminLog(path, bytes_max=configuration["log.admin_file_max_bytes"])
 
 
 def _memory_max_bytes(configuration: Configuration) -> int:
@@ -164,12 +184,14 @@ class Reload:
         server: Server,
         tls_context: ssl.SSLContext | None,
         manager: ServiceManager,
+        admin_log: AdminLog,
     ) -> None:
         self._configuration = configuration
         self._read = read_configuration
         self._server = server
         self._tls_context = tls_context
         self._manager = manager
+        self._admin_log = admin_log
         self.status = "starting"
         """What the service manager shows after a reload."""
 
@@ -192,12 +214,14 @@ class Reload:
         if tls is not None and self._tls_context is not None:
             tls.load_into(self._tls_context)
         self._server.change_alarms(_measure(new))
+        _log_slow(self._server, new)
         changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
             for setting in (each for each in changed if each.is_reloaded is wanted):
                 old, value = self._configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
+        self._admin_log.reloaded([each.name for each in changed if each.is_reloaded])
         self._configuration = new
 
 

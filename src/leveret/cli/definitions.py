@@ -88,6 +88,7 @@ def import_definitions(
 
     leveret definitions import rabbitmq.json --dry-run
     """
+    from leveret.cli.offline_changes import note_offline_change
     from leveret.server.definition_files import UnreadableFile, import_offline, read_document
 
     screen = Screen(as_json=as_json)
@@ -102,6 +103,8 @@ def import_definitions(
         if data_dir is not None:
             with _offline(screen, data_dir):
                 left_out = import_offline(data_dir, document, vhost=vhost, is_dry_run=dry_run).left_out
+            if not dry_run:
+                note_offline_change(data_dir, "definitions import", {"file": str(file)}, screen)
         else:
             query: dict[str, Any] = {"dry_run": "true"} if dry_run else {}
             answer = Api(http, vhost=vhost).post("definitions", body=document, **query)

@@ -117,6 +117,7 @@ def recover(
     leveret users recover admin --data-dir leveret-data
     """
     from leveret.cli.admin_recovery import NoDataDirectory, make_administrator
+    from leveret.cli.offline_changes import note_offline_change
     from leveret.storage.errors import StorageError
 
     screen = Screen(as_json=as_json)
@@ -127,6 +128,7 @@ def recover(
         vhosts = make_administrator(data_dir, name, password)
     except (NoDataDirectory, StorageError) as error:
         screen.fail(str(error))
+    note_offline_change(data_dir, "users recover", {"name": name}, screen)
     result = {"user": name, "tags": ["administrator"], "vhosts": vhosts}
     screen.result(result, f"user '{name}' is an administrator of {data_dir}: start the broker")
 

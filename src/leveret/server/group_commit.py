@@ -8,8 +8,10 @@ server, because nothing is known to be durable any more.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
+from leveret.server.slow_log import SlowLog
 from leveret.storage.errors import WriteFailed
 from leveret.storage.store import Store
 
@@ -30,8 +32,10 @@ class Committer:
         done: Callable[[WriteFailed | None], None],
         checkpointed: Callable[[WriteFailed | None], None],
         fatal: Callable[[BaseException], None],
+        slow: SlowLog,
     ) -> None:
         self._store = store
+        self._slow = slow
         self._done = done
         self._checkpointed = checkpointed
         self._fatal = fatal
@@ -66,7 +70,7 @@ class Committer:
             if self._closing.is_set():
                 return
             try:
-                self._store.sync()
+                self._sync()
             except WriteFailed as error:
                 self._done(error)
                 # A checkpoint may free space even if no commit round can be written.
@@ -80,6 +84,14 @@ class Committer:
                 self._done(None)
                 if self._store.checkpoint_due:
                     self._checkpoint_wanted.set()
+
+    def _sync(self) -> None:
+        """Sync the store, and log a slow sync: confirms wait for it."""
+        began_ns, unsynced_bytes = time.monotonic_ns(), self._store.unsynced_bytes
+        self._store.sync()
+        took_us = (time.monotonic_ns() - began_ns) // 1000
+        if took_us > self._slow.limit_us:
+            self._slow.note(took_us, f"{unsynced_bytes} bytes of messages; confirms waited, look at the disk")
 
     def _checkpoint_loop(self) -> None:
         while True:

@@ -24,13 +24,13 @@ from leveret.broker.access.administration import unusable_patterns
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
-from leveret.broker.sessions.channel import Channel
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
 from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
+from leveret.server.event_log import EventLog
 from leveret.server.hashing import HashThreads
 from leveret.server.listening_sockets import bind_host
 from leveret.server.malloc_settings import machine_bytes
@@ -137,14 +137,9 @@ class Server:
 
     async def start(self) -> None:
         """Recover the data directory, then listen."""
-        store = Store(
-            self._files,
-            clock=self._clock,
-            entropy=lambda: secrets.randbits(64),
-            options=self._options,
-            # Random, so that logs of different brokers have different ids.
-            first_id=(secrets.randbits(32) << 20) + 1,
-        )
+        store = self._open_store()
+        loop = asyncio.get_running_loop()
+        self._events = EventLog(loop.call_later)
         turns: Turns | None = None
         try:
             rows = self._definitions.load()
@@ -157,7 +152,7 @@ class Server:
                 definitions_lost=self._definitions.is_new and not store.is_new,
                 name=self._name,
                 limits=self._limits,
-                listener=self,
+                listener=self._events,
                 hasher=self._hashing,
             )
             for sentence in unusable_patterns(self.broker):
@@ -166,9 +161,12 @@ class Server:
             self.damage.look()
             self.damage.tell_definitions(self._definitions.damage)
             self._check_accounts(rows)
-            loop = asyncio.get_running_loop()
             turns = self.turns = Turns(
-                self.broker, loop, fatal=self._fail, withdraw=self._definitions.withdraw
+                self.broker,
+                loop,
+                fatal=self._fail,
+                withdraw=self._definitions.withdraw,
+                events=self._events,
             )
             self._definitions.start(
                 turns.committed,
@@ -205,10 +203,25 @@ class Server:
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
 
+    def _open_store(self) -> Store:
+        return Store(
+            self._files,
+            clock=self._clock,
+            entropy=lambda: secrets.randbits(64),
+            options=self._options,
+            # Random, so that logs of different brokers have different ids.
+            first_id=(secrets.randbits(32) << 20) + 1,
+        )
+
     def change_alarms(self, measure: Measure) -> None:
         """Measure shortages with changed limits from now on."""
         if self._alarms is not None:
             self._alarms.measure = measure
+
+    def log_slow(self, *, syncs_ms: int, turns_ms: int) -> None:
+        """Log syncs and turns that take longer; 0 logs none. Call on the event loop's thread."""
+        self.turns.slow_syncs.set_limit(syncs_ms)
+        self.turns.watch.start(turns_ms)
 
     async def _undo_start(self, store: Store, turns: Turns | None) -> None:
         """Release everything that a failed start has opened."""
@@ -297,6 +310,7 @@ class Server:
             assert isinstance(socket, AmqpSocket)
             socket.abort()
         await asyncio.sleep(0)
+        self._events.close()
         await self._close_store()
         self.ended.set()
 
@@ -369,13 +383,3 @@ class Server:
             # Before the end of `start`, `start` raises the error.
             if self._started:
                 self._stopping = asyncio.get_running_loop().create_task(self.stop())
-
-    def refused_late(self, partition: str, count: int, so_far: int) -> None:
-        """Log late settlements less and less often: a member that hangs settles everything late."""
-        if so_far.bit_length() != (so_far - count).bit_length():
-            log.warning(
-                "%s: %d settlements came too late and were refused, in all its group", partition, so_far
-            )
-
-    def nacked(self, channel: Channel, reason: str, count: int) -> None:
-        log.warning("%s: %d publishes nacked: %s", channel.name, count, reason)

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from leveret.broker.limits import Limits
 from leveret.fronts.flight.connection_limits import Limits as FlightLimits
+from leveret.server import admin_log
 from leveret.server.alarms import DISK_FREE_MIN_BYTES, MEMORY_SHARE_MAX
 from leveret.server.http_connection import HttpLimits
 from leveret.server.socket import HANDSHAKE_S
@@ -271,6 +272,34 @@ SETTINGS: Final = (
         is_reloaded=True,
     ),
     Setting("log.file", "", "File for the log; empty is stderr. SIGHUP opens it again.", is_reloaded=True),
+    Setting(
+        "log.slow_sync_ms",
+        1_000,
+        "A sync of the disk that takes longer is logged; 0 logs none.",
+        0,
+        3_600_000,
+        is_reloaded=True,
+    ),
+    Setting(
+        "log.slow_turn_ms",
+        500,
+        "A turn of the broker, in which all clients wait, is logged if it takes longer; 0 logs none.",
+        0,
+        3_600_000,
+        is_reloaded=True,
+    ),
+    Setting(
+        "log.admin_file",
+        admin_log.FILE,
+        "File for what operators change, in the data directory or with a path of its own; empty is none.",
+    ),
+    Setting(
+        "log.admin_file_max_bytes",
+        admin_log.BYTES_MAX,
+        "Size of that file at which it is renamed. One renamed file is kept.",
+        1 << 16,
+        _MOST,
+    ),
 )
 
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS}

@@ -21,6 +21,7 @@ from leveret.amqp.frames import HEARTBEAT_FRAME
 from leveret.broker.sessions.turn_shares import SHARED_COST
 from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
+from leveret.server.event_log import VANISHED
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -68,6 +69,10 @@ class AmqpSocket(asyncio.Protocol):
         self._is_scheduled = False
         self._end_scheduled = False
         self._unsent_before_bytes = 0
+        self._address = ""
+        """The peer's address with the port."""
+        self._lost = VANISHED
+        """The reason for the log if the connection ends without connection.close."""
 
     # asyncio.Protocol
 
@@ -76,9 +81,10 @@ class AmqpSocket(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self._address = _address(peer)
         self.connection = Connection(
             self._turns.broker,
-            peer=f"{_address(peer)} -> {_address(local)}",
+            peer=f"{self._address} -> {_address(local)}",
             loopback=_is_loopback(peer),
             address=peer[0] if isinstance(peer, tuple) else "",
         )
@@ -154,6 +160,9 @@ class AmqpSocket(asyncio.Protocol):
         self._turns.sockets.pop(self.connection.session, None)
         self._turns.begin()
         self.connection.lost()
+        if isinstance(error, OSError) and self._lost is VANISHED:
+            self._lost = error.strerror or str(error)
+        self._turns.events.ended(self.connection, self._address, self._lost)
 
     def pause_writing(self) -> None:
         self.connection.writable = False
@@ -207,6 +216,7 @@ class AmqpSocket(asyncio.Protocol):
         self._update_reading()
 
     def abort(self) -> None:
+        self._lost = "the broker has dropped the connection"
         self._transport.abort()
 
     def abandon(self) -> None:
@@ -282,6 +292,7 @@ class AmqpSocket(asyncio.Protocol):
         assert self._deadline is not None
         self._deadline.cancel()
         self._deadline = None
+        self._turns.events.opened(self.connection, self._address)
         if self.connection.heartbeat_s:
             self._schedule_beat(self.connection.heartbeat_s / 2)
 
@@ -289,6 +300,7 @@ class AmqpSocket(asyncio.Protocol):
         """Abort the connection if the handshake is not done."""
         self._deadline = None
         if self.connection.state is not State.RUNNING:
+            self._lost = f"the handshake took longer than {self.handshake_s:g} s"
             self._transport.abort()
 
     def _beat(self) -> None:
@@ -304,6 +316,7 @@ class AmqpSocket(asyncio.Protocol):
             self._received_s = now_s
         self._unsent_before_bytes = unsent_bytes
         if now_s - self._received_s >= 2 * interval_s and not self._is_held_back:
+            self._lost = f"no heartbeat came for {2 * interval_s:g} s"
             self._transport.abort()
             return
         if now_s - self._sent_s >= interval_s / 2 and not self._transport.is_closing():

@@ -16,7 +16,9 @@ from typing import Protocol
 from leveret.broker.broker import Broker
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import Session
+from leveret.server.event_log import EventLog
 from leveret.server.group_commit import Committer
+from leveret.server.slow_log import SlowLog, TurnWatch
 from leveret.storage.errors import StorageError, WriteFailed
 
 log = logging.getLogger("leveret")
@@ -73,6 +75,7 @@ class Turns:
         *,
         fatal: Callable[[BaseException], None],
         withdraw: Callable[[], list[int]],
+        events: EventLog,
         unsynced_bytes_max: int = 32 << 20,
         memory_bytes_max: int = 512 << 20,
         sync_share_bytes: int = _SYNC_SHARE_BYTES,
@@ -81,14 +84,21 @@ class Turns:
         """`withdraw` takes back the refused changes of definitions, and returns their numbers."""
         self.broker = broker
         self.loop = loop
+        self.events = events
         self.sockets: dict[Session[Channel], Socket] = {}
         self.watchers: list[Callable[[], None]] = []
         """Called after every turn; the broker's state does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
         self._memory_bytes_max = memory_bytes_max
         self.sync_share_bytes = sync_share_bytes
+        self.slow_syncs = SlowLog("a sync", "log.slow_sync_ms")
+        self.watch = TurnWatch(SlowLog("a turn", "log.slow_turn_ms"), broker.now_us)
         self._committer = Committer(
-            broker.store, done=self._done, checkpointed=self._checkpoint_done, fatal=self.report
+            broker.store,
+            done=self._done,
+            checkpointed=self._checkpoint_done,
+            fatal=self.report,
+            slow=self.slow_syncs,
         )
         self._fatal = fatal
         self._withdraw = withdraw
@@ -121,6 +131,7 @@ class Turns:
 
     def close(self) -> None:
         """End the threads. Call after `abandon`, on any thread."""
+        self.watch.stop()
         self._committer.close()
 
     def abandon(self) -> None:
@@ -134,6 +145,7 @@ class Turns:
         """Schedule a turn in this pass of the event loop. Call before the broker is used."""
         if self._scheduled is None and not self._abandoned:
             self.broker.begin_turn()
+            self.watch.began_us = self.broker.turn_us
             self._scheduled = self.loop.call_soon(self._run)
 
     def _run(self) -> None:
@@ -150,6 +162,10 @@ class Turns:
         self._pace()
         self._sync()
         self._set_timer()
+        took_us = self.broker.now_us() - self.watch.began_us
+        if took_us > self.watch.slow.limit_us:
+            self.watch.ended(took_us)
+        self.watch.began_us = 0
         if self.broker.has_more:
             self.begin()
         for watch in list(self.watchers):

@@ -19,6 +19,7 @@ from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.queues.arguments import declared_settings
 from leveret.broker.queues.queue import Queue
 from leveret.broker.restart import restore_row
+from leveret.fronts.http.admin_actions import AdminAction
 from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
 from leveret.storage.records import Message
@@ -47,12 +48,17 @@ class Api:
         self.broker = broker
         self.changes = 0
         """How often a turn was asked for."""
-        self.app = create_app(broker.server.broker, changed=self._begin)
+        self.actions: list[dict[str, object]] = []
+        """Reports of the requests that may have changed something."""
+        self.app = create_app(broker.server.broker, changed=self._begin, record=self._record)
         self.listener = HttpListener(self.app, "127.0.0.1", 0)
 
     def _begin(self) -> None:
         self.changes += 1
         self.broker.server.turns.begin()
+
+    async def _record(self, action: AdminAction) -> None:
+        self.actions.append(action.report())
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.broker.run(coroutine)

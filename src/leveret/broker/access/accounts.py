@@ -42,13 +42,13 @@ class Permissions:
 @dataclass(slots=True)
 class User:
     name: str
-    password_hash: str
+    password_hash: str = field(repr=False)
     tags: frozenset[str] = frozenset()
     permissions: dict[str, Permissions] = field(default_factory=dict)
     """Permissions by virtual host; without an entry the user may not connect to the virtual host."""
     topic_permissions: dict[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     """By virtual host and exchange: the patterns `write` and `read`; without them every key is permitted."""
-    known_digest: bytes = b""
+    known_digest: bytes = field(default=b"", repr=False)
     """SHA-256 of the password after a successful login, so that later logins need no Argon2id hash."""
     defined: int = 0
     """Number of the definition change that made or last changed the user."""

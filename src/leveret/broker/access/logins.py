@@ -39,6 +39,8 @@ class LoginCore(DefiningCore, Protocol):
     def token(self) -> str:
         """Return a random name."""
 
+    def note_failed_login(self, name: str, origin: Origin, cause: str) -> None: ...
+
 
 class Origin(NamedTuple):
     """The network address from which a client logs in."""
@@ -46,6 +48,7 @@ class Origin(NamedTuple):
     address: str = ""
     """The peer's address without the port."""
     loopback: bool = False
+    protocol: str = ""
 
 
 class Hasher(Protocol):
@@ -68,7 +71,7 @@ class _Attempt:
     name: str
     password: bytes
     digest: bytes
-    address: str
+    origin: Origin
     source: object
     done: Done
     counts: bool = True
@@ -90,11 +93,12 @@ class Logins:
 
     def begin(self, name: str, password: bytes, *, origin: Origin, done: Done) -> None:
         if name == GUEST and not origin.loopback:
+            self._broker.note_failed_login(name, origin, "this user may log in from loopback only")
             done(None)
             return
         source = self._failures.source(origin.address, name)
         digest = hashlib.sha256(password).digest()
-        attempt = _Attempt(name, password, digest, origin.address, source, done)
+        attempt = _Attempt(name, password, digest, origin, source, done)
         now_us = self._broker.now_us()
         delay_us = self._failures.delay_us(origin.address, name, now_us)
         if not delay_us and self._needs_no_hash(attempt):
@@ -106,6 +110,7 @@ class Logins:
             self._waiting[source] >= limits.logins_waiting_by_source_max
             or self._waiting_count >= limits.logins_waiting_max
         ):
+            self._broker.note_failed_login(name, origin, "too many logins wait, so it was not checked")
             done(None)
             return
         self._waiting[source] += 1
@@ -155,21 +160,26 @@ class Logins:
             for attempt in attempts:
                 self._check(attempt)
             return
-        if verdict is None or not verdict.right:
+        cause = "no such user" if user is None else "wrong password"
+        if verdict is None:
+            user, cause = None, "the password could not be checked"
+        elif not verdict.right:
             user = None
         elif user is not None:
             if verdict.replacement is not None:
                 self._replace_hash(user, verdict.replacement)
             user.known_digest = digest
         for attempt in attempts:
-            self._end(attempt, user)
+            self._end(attempt, user, cause)
 
-    def _end(self, attempt: _Attempt, user: User | None) -> None:
+    def _end(self, attempt: _Attempt, user: User | None, cause: str = "") -> None:
         self._stop_waiting(attempt)
+        address, name = attempt.origin.address, attempt.name
         if user is None:
-            self._failures.failed(attempt.address, attempt.name, self._broker.now_us())
+            self._broker.note_failed_login(name, attempt.origin, cause)
+            self._failures.failed(address, name, self._broker.now_us())
         else:
-            self._failures.succeeded(attempt.address, attempt.name)
+            self._failures.succeeded(address, name)
         attempt.done(user)
 
     def _stop_waiting(self, attempt: _Attempt) -> None:

@@ -94,6 +94,15 @@ class Session(Generic[C]):
         assert self._vhost is not None, "the client has entered a virtual host"
         return self._vhost
 
+    @property
+    def has_logged_in(self) -> bool:
+        return self._user is not None
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether the client has entered a virtual host."""
+        return self._vhost is not None
+
     def belongs_to(self, user: str) -> bool:
         """Return whether this user has logged in to the session."""
         return self._user is not None and self._user.name == user

@@ -78,7 +78,9 @@ class Connection(Wire):
 
     def __init__(self, broker: Broker, *, peer: str, loopback: bool, address: str = "") -> None:
         """`peer` is the client's first name, before it sends a connection name; `address` has no port."""
-        super().__init__(broker, broker.open_session(self, name=peer, origin=Origin(address, loopback)))
+        super().__init__(
+            broker, broker.open_session(self, name=peer, origin=Origin(address, loopback, "AMQP"))
+        )
         self.scanner = Scanner(
             message_max_bytes=broker.limits.message_max_bytes,
             unfinished_max_bytes=broker.limits.unfinished_max_bytes,
@@ -105,6 +107,10 @@ class Connection(Wire):
         """Whether the peer's bytes can no longer be parsed: no close-ok is awaited from it."""
         self.peer_closes_socket = False
         """Whether the peer has closed the connection and was answered, so the peer closes the socket."""
+        self.close_error: AmqpError | None = None
+        """The error with which the broker has closed the connection."""
+        self.peer_close: tuple[int, str] | None = None
+        """Code and text with which the peer has closed the connection."""
 
     # state
 
@@ -390,6 +396,7 @@ class Connection(Wire):
         """Send connection.close; the peer answers with close-ok."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
+        self.close_error = error
         self._end_channels()
         self.send_method(0, _close(commands.Connection.Close, error, ids))
         self.state = State.CLOSING
@@ -437,6 +444,7 @@ class Connection(Wire):
             # When both sides close at once, the peer's close-ok is still to come.
             if self.state is not State.CLOSING:
                 self.state = State.CLOSED
+                self.peer_close = method.reply_code or 0, method.reply_text
                 self.peer_closes_socket = True
                 self.session.end()
         elif self.state is State.CLOSING:

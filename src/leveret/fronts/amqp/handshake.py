@@ -84,6 +84,8 @@ def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
     try:
         user_name, password = read_response(mechanism, cast(bytes, method.response))
     except BadResponse:
+        cause = "the mechanism is unknown, or the response does not have its form"
+        connection.broker.note_failed_login("", connection.session.origin, cause)
         raise HungUp from None
     connection.state = State.AUTHENTICATING
     connection.broker.logins.begin(

@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
+from leveret.fronts.http.admin_actions import AdminActions, Record
 from leveret.fronts.http.auth import log_in
 from leveret.fronts.http.definitions import BODY_MAX_BYTES, Definitions
 from leveret.fronts.http.durability_wait import Durability
@@ -50,8 +51,12 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
-def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
-    """Return the application. `changed` is called before a handler changes the broker: it begins a turn."""
+def create_app(broker: Broker, *, changed: Callable[[], None], record: Record | None = None) -> Starlette:
+    """Return the application. `changed` is called before a handler changes the broker: it begins a turn.
+
+    `record` gets all requests that may change something.
+    """
+    reporting = [] if record is None else [Middleware(AdminActions, record)]
     durability = Durability(broker, changed=changed)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
@@ -119,7 +124,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
                 POST=_change(definitions.load_vhost, login, durability, body_max_bytes=BODY_MAX_BYTES),
             ),
         ],
-        middleware=[Middleware(RawPaths)],
+        middleware=[Middleware(RawPaths), *reporting],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
 

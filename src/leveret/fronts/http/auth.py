@@ -39,13 +39,17 @@ async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None
         if not answer.done():
             answer.set_result(user)
 
-    broker.logins.begin(name, password, origin=_origin(request), done=done)
+    origin = _origin(request)
+    broker.logins.begin(name, password, origin=origin, done=done)
     if not answer.done():
         changed()
     user = await answer
     if user is None:
         raise NotAuthenticated
+    # For `admin_actions`; the key is the one that ASGI applications use for the user.
+    request.scope["user"] = user
     if not user.tags & _TAGS:
+        broker.note_failed_login(name, origin, "the user has no tag that allows HTTP")
         raise NotAuthorised("Not management user")
     return user
 
@@ -114,6 +118,6 @@ def enter(broker: Broker, user: User, name: str) -> str:
 def _origin(request: Request) -> Origin:
     """Return the client's origin. A peer that has reset the connection has no address: it is not loopback."""
     if request.client is None:
-        return Origin(loopback=False)
+        return Origin(protocol="HTTP")
     address = request.client.host.split("%")[0]
-    return Origin(address, ip_address(address).is_loopback)
+    return Origin(address, ip_address(address).is_loopback, "HTTP")
