@@ -7,6 +7,7 @@ server, and several workers share RabbitMQ: scenarios get theirs from `Http.own`
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import re
@@ -46,7 +47,8 @@ class Http:
         filled = re.sub(r"{([^}]+)}", lambda match: self._filled(match[1]), path)
         self._tell(f"http > {method} {path} {'' if body is None else json.dumps(body)}".rstrip())
         status, content = self._asked(method, filled, body, user)
-        reason = json.loads(content)["reason"] if status >= 400 and content else ""
+        # RabbitMQ escapes some of its sentences for HTML.
+        reason = html.unescape(str(json.loads(content)["reason"])) if status >= 400 and content else ""
         self._tell(f"http < {status} {reason}".rstrip())
         if method == "PUT" and status < 300 and not stays:
             self._undone_by.append(filled)

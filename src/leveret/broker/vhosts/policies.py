@@ -178,7 +178,7 @@ def policy_of(name: str, document: Mapping[str, Any], *, operator: bool) -> Poli
     pattern, definition = document["pattern"], document["definition"]
     apply_to, priority = document.get("apply-to", "all"), document.get("priority", 0)
     if not isinstance(pattern, str):
-        raise _invalid(f"pattern should be a binary, actually was {as_term(pattern)}")
+        raise _invalid(f"pattern should be a binary but was {as_term(pattern)}")
     try:
         check_pattern("pattern", pattern)
     except PreconditionFailed as error:
@@ -215,6 +215,10 @@ def _check_definition(definition: Mapping[str, Any], *, operator: bool) -> None:
     unknown = {name: value for name, value in definition.items() if name not in known}
     if unknown:
         raise _invalid(f"{_terms(unknown)} are not recognised policy settings")
+    if "ha-mode" not in definition and any(name.startswith("ha-") for name in definition):
+        raise _invalid(
+            "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+        )
     for name, value in definition.items():
         if not known[name].is_valid(value):
             raise _invalid(f"{as_term(value)} is not a valid {known[name].what}")
