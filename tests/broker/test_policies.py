@@ -14,7 +14,7 @@ WRONG = {
     "no pattern": ({"definition": {"expires": 1}}, "[{key_missing,pattern}]"),
     "nothing": ({}, "[{key_missing,pattern},{key_missing,definition}]"),
     "an empty definition": ({"pattern": "", "definition": {}}, "no policy provided"),
-    "a pattern that is no text": ({"pattern": 5, "definition": {"expires": 1}}, "actually was 5"),
+    "a pattern that is no text": ({"pattern": 5, "definition": {"expires": 1}}, "but was 5"),
     "a bad pattern": ({"pattern": "(", "definition": {"expires": 1}}, "pattern should be regular expression"),
     "somewhere else": (
         {"pattern": "", "definition": {"expires": 1}, "apply-to": "users"},
