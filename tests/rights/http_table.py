@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 ADMINISTRATOR: Final = "be tag administrator"
 POLICYMAKER: Final = "define tag policymaker"
-ENTER: Final = "enter vhost /"
+ENTER: Final = "see vhost /"
+"""Over HTTP, administrators need no permissions to see a virtual host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route."""
-        ours = ("health", "topics", "groups", "queries")
+        ours = ("/health", "/topics", "/groups", "/queries")
         return any(word in self.route for word in ours) or self.route == "/api/permissions/{vhost}"
 
     def __str__(self) -> str:
@@ -40,6 +41,7 @@ class Row:
 
     def path(self, names: dict[str, str], vhost: str = "/") -> str:
         filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
+        filled = filled.replace("{component}", "operator_policy")
         for name in ("{name}", "{group}"):
             filled = filled.replace(name, self.fills.format(**names))
         return filled + self.more
@@ -53,6 +55,17 @@ _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
 _POLICY: Final = {"pattern": "^nothing$", "definition": {"max-length": 1}}
 _RIGHTS: Final = {"configure": "", "write": "", "read": ""}
+_TOPIC_PERMISSION: Final = "/api/topic-permissions/{vhost}/{name}"
+_TOPIC_RIGHTS: Final = {"exchange": "amq.topic", "write": "", "read": ""}
+_PARAMETER_VALUE: Final = {"value": {**_POLICY, "priority": 0}}
+PREPARED: Final = (
+    ("policies", "/{vhost}/{query}", _POLICY),
+    ("operator-policies", "/{vhost}/{query}", _POLICY),
+    ("parameters", "/operator_policy/{vhost}/{query}", _PARAMETER_VALUE),
+    ("topic-permissions", "/{vhost}/{query}", _TOPIC_RIGHTS),
+    ("global-parameters", "/{query}", {"value": 1}),
+)
+"""What is put before a request: the resource whose routes need it, the rest of the path, and the body."""
 _MAKE_TOPIC: Final = (
     ENTER,
     "configure exchange {new}",
@@ -106,6 +119,33 @@ ROWS: Final = (
     Row("GET", _PERMISSION, (ADMINISTRATOR,), fills="other"),
     Row("PUT", _PERMISSION, (ADMINISTRATOR,), _RIGHTS, fills="{query}"),
     Row("DELETE", _PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    Row("GET", "/api/users/without-permissions", (ADMINISTRATOR,)),
+    Row("POST", "/api/users/bulk-delete", (ADMINISTRATOR,), {"users": []}),
+    Row("GET", "/api/users/{name}/permissions", (ADMINISTRATOR,), fills="other"),
+    # topic permissions
+    Row("GET", "/api/topic-permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/vhosts/{vhost}/topic-permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/users/{name}/topic-permissions", (ADMINISTRATOR,), fills="{query}"),
+    Row("GET", _TOPIC_PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    Row("PUT", _TOPIC_PERMISSION, (ADMINISTRATOR,), _TOPIC_RIGHTS, fills="{query}"),
+    Row("DELETE", _TOPIC_PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    # parameters
+    Row("GET", "/api/parameters", (POLICYMAKER,)),
+    Row("GET", "/api/parameters/{component}", (POLICYMAKER,)),
+    Row("GET", "/api/parameters/{component}/{vhost}", (POLICYMAKER, ENTER)),
+    Row("GET", "/api/parameters/{component}/{vhost}/{name}", (POLICYMAKER, ENTER), fills="{query}"),
+    Row(
+        "PUT",
+        "/api/parameters/{component}/{vhost}/{name}",
+        (POLICYMAKER, ENTER),
+        _PARAMETER_VALUE,
+        fills="{new}",
+    ),
+    Row("DELETE", "/api/parameters/{component}/{vhost}/{name}", (POLICYMAKER, ENTER), fills="{query}"),
+    Row("GET", "/api/global-parameters", (POLICYMAKER,)),
+    Row("GET", "/api/global-parameters/{name}", (POLICYMAKER,), fills="{query}"),
+    Row("PUT", "/api/global-parameters/{name}", (POLICYMAKER,), {"value": 1}, fills="{new}"),
+    Row("DELETE", "/api/global-parameters/{name}", (POLICYMAKER,), fills="{query}"),
     # policies
     *(
         row
@@ -119,4 +159,5 @@ ROWS: Final = (
         )
     ),
 )
-"""There is a user called `{query}` without permissions, and a policy and an operator policy of this name."""
+"""There is a user called `{query}` without permissions, who has topic permissions, and a policy, an operator
+policy and a global parameter of this name."""

@@ -27,7 +27,7 @@ from leveret.client.endpoint import split
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
-_WITHOUT_VHOST: Final = ("users",)
+_WITHOUT_VHOST: Final = ("users", "vhosts")
 _CONNECT_S: Final = 5.0
 _INTERRUPTED: Final = 130
 

@@ -13,6 +13,7 @@ from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
+from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
 from leveret.cli.publish import publish
@@ -52,6 +53,7 @@ for command in (demo, serve, publish, consume, redrive, audit, backup):
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")
+app.add_typer(permissions, name="permissions")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(policies, name="policies")
 app.add_typer(config, name="config")
