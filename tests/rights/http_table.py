@@ -42,6 +42,7 @@ class Row:
         filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
         for name in ("{name}", "{group}"):
             filled = filled.replace(name, self.fills.format(**names))
+        filled = filled.replace("{limit}", "max-connections").replace("{node}", names.get("node", "leveret"))
         return filled + self.more
 
 
@@ -51,6 +52,8 @@ _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
+_VHOST: Final = "/api/vhosts/{name}"
+_NO_LIMIT: Final = {"value": -1}
 _POLICY: Final = {"pattern": "^nothing$", "definition": {"max-length": 1}}
 _RIGHTS: Final = {"configure": "", "write": "", "read": ""}
 _MAKE_TOPIC: Final = (
@@ -106,6 +109,21 @@ ROWS: Final = (
     Row("GET", _PERMISSION, (ADMINISTRATOR,), fills="other"),
     Row("PUT", _PERMISSION, (ADMINISTRATOR,), _RIGHTS, fills="{query}"),
     Row("DELETE", _PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    # virtual hosts and limits
+    Row("GET", "/api/vhosts"),
+    Row("GET", _VHOST, (ADMINISTRATOR,), fills="{query}"),
+    Row("PUT", _VHOST, (ADMINISTRATOR,), {}, fills="{new}"),
+    Row("DELETE", _VHOST, (ADMINISTRATOR,), fills="{query}"),
+    Row("POST", f"{_VHOST}/start/{{node}}", (ADMINISTRATOR,), {}, fills="{query}"),
+    Row("GET", "/api/vhosts/{vhost}/permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/vhost-limits"),
+    Row("GET", "/api/vhost-limits/{vhost}", (ENTER,)),
+    Row("PUT", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,), _NO_LIMIT),
+    Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,)),
+    Row("GET", "/api/user-limits"),
+    Row("GET", "/api/user-limits/{name}", fills="other"),
+    Row("PUT", "/api/user-limits/{name}/{limit}", (ADMINISTRATOR,), _NO_LIMIT, fills="other"),
+    Row("DELETE", "/api/user-limits/{name}/{limit}", (ADMINISTRATOR,), fills="other"),
     # policies
     *(
         row
@@ -119,4 +137,4 @@ ROWS: Final = (
         )
     ),
 )
-"""There is a user called `{query}` without permissions, and a policy and an operator policy of this name."""
+"""There is a user called `{query}` without permissions, and a virtual host and policies of this name."""
