@@ -58,6 +58,11 @@ REWRITES: Sequence[Rewrite] = (
         "Counts in an x-death header that a publisher has set itself are kept, in 64 bits.",
     ),
     Rewrite(r"\\n +", "", "Erlang breaks long terms into lines."),
+    Rewrite(
+        r"(vhost '[^']*') is down",
+        r"\1 is deleted",
+        "RabbitMQ has two reasons to close connections to a deleted virtual host; either may come first.",
+    ),
 )
 
 SOCKET_CLOSED = "a.0 < (the server closed the socket)"

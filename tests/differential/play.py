@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.differential import wire
 from tests.differential.channel import Channel
+from tests.differential.http_step import Http
 from tests.differential.script import Peer
 from tests.processes import WAIT_S
 
@@ -37,12 +38,13 @@ class Play:
     ["a.1 > queue.declare queue='q'", "a.1 < queue.declare-ok queue='q' message_count=0 consumer_count=0"]
     """
 
-    def __init__(self, port: int, vhost: str = "/") -> None:
+    def __init__(self, port: int, vhost: str = "/", http_port: int = 0) -> None:
         self.port = port
         self.vhost = vhost
         self.vhost_in_text = re.compile(
             rf"(?P<before>(vhost |virtual_host=)\\?'){re.escape(vhost)}(?P<after>\\?')"
         )
+        self.http = Http(http_port, vhost, self.tell)
         self.transcript: list[str] = []
         self.holding = False
         self.peers: list[Peer] = []
@@ -219,6 +221,7 @@ class Play:
         """Leaves the server as it was found."""
         for peer in self.peers:
             peer.socket.close()
+        self.http.undo()
         with self.silence():
             for queue in self.queues_ever:
                 await_deletion(self.observer, queue)
@@ -232,7 +235,8 @@ class Play:
 
     def stable(self, line: str) -> str:
         """Write names that a server made up as `<queue-1>`, `<tag-2>`, in order; the virtual host as '/'."""
-        return MADE_UP.sub(self.stable_name, self.vhost_in_text.sub(r"\g<before>/\g<after>", line))
+        line = self.http.stable(self.vhost_in_text.sub(r"\g<before>/\g<after>", line))
+        return MADE_UP.sub(self.stable_name, line)
 
     def stable_name(self, match: re.Match[str]) -> str:
         if match[0] not in self.names:
@@ -287,9 +291,9 @@ def await_deletion(peer: Peer, queue: str) -> None:
         time.sleep(0.005)
 
 
-def played(scenario: Scenario, port: int, vhost: str = "/") -> list[str]:
-    """The transcript of a scenario in a virtual host of the server on this port."""
-    play = Play(port, vhost)
+def played(scenario: Scenario, port: int, vhost: str = "/", *, http_port: int) -> list[str]:
+    """The transcript of a scenario in a virtual host of the server on these ports."""
+    play = Play(port, vhost, http_port)
     try:
         scenario(play)
     finally:

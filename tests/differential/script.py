@@ -89,13 +89,13 @@ class Peer:
         self.read_until(lambda: len(self.channel(0).events) > before)
         self.spoken_on.clear()
 
-    def log_in(self, **start_ok: Any) -> "Peer":
+    def log_in(self, *, vhost: str | None = None, **start_ok: Any) -> "Peer":
         """The whole handshake, without a word in the transcript."""
         self.start()
         self.start_ok(**start_ok)
         with self.play.silence():
             self.tune_ok()
-            self.open()
+            self.open(vhost)
         if not self.is_open:
             raise RuntimeError(f"no connection: {self.channel(0).events}")
         self.channel(0).events.clear()

@@ -187,8 +187,10 @@ class RabbitMQHttp:
         self.amqp = amqp
         self._suffix = amqp.suffix
 
-    def prepare(self, names: Names) -> None:
-        """Make the queue and the user that `http_table` names."""
+    def prepare(self, row: http_table.Row, names: Names) -> None:
+        """Make what `http_table` names; a virtual host takes long, and only a few rows need one."""
+        if row.route.startswith("/api/vhosts/{name}"):
+            assert self._ask("PUT", f"/api/vhosts/{names.query}", "guest:guest", {}) < 300
         self.amqp.root.queue_declare(names.queue, durable=True)
         user = f"/api/users/{names.query}"
         assert self._ask("PUT", user, "guest:guest", {"password": "x", "tags": ""}) < 300
@@ -201,6 +203,7 @@ class RabbitMQHttp:
 
     def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
         filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+        filled["node"] = self._node.variables["RABBITMQ_NODENAME"]
         path = row.path(filled, self._node.vhost)
         if row.fills == "other":
             path = path.replace("other", f"other{self._suffix}")

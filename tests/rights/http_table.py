@@ -44,6 +44,7 @@ class Row:
         filled = filled.replace("{component}", "operator_policy")
         for name in ("{name}", "{group}"):
             filled = filled.replace(name, self.fills.format(**names))
+        filled = filled.replace("{limit}", "max-connections").replace("{node}", names.get("node", "leveret"))
         return filled + self.more
 
 
@@ -53,6 +54,8 @@ _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
+_VHOST: Final = "/api/vhosts/{name}"
+_NO_LIMIT: Final = {"value": -1}
 _POLICY: Final = {"pattern": "^nothing$", "definition": {"max-length": 1}}
 _RIGHTS: Final = {"configure": "", "write": "", "read": ""}
 _TOPIC_PERMISSION: Final = "/api/topic-permissions/{vhost}/{name}"
@@ -146,6 +149,21 @@ ROWS: Final = (
     Row("GET", "/api/global-parameters/{name}", (POLICYMAKER,), fills="{query}"),
     Row("PUT", "/api/global-parameters/{name}", (POLICYMAKER,), {"value": 1}, fills="{new}"),
     Row("DELETE", "/api/global-parameters/{name}", (POLICYMAKER,), fills="{query}"),
+    # virtual hosts and limits
+    Row("GET", "/api/vhosts"),
+    Row("GET", _VHOST, (ADMINISTRATOR,), fills="{query}"),
+    Row("PUT", _VHOST, (ADMINISTRATOR,), {}, fills="{new}"),
+    Row("DELETE", _VHOST, (ADMINISTRATOR,), fills="{query}"),
+    Row("POST", f"{_VHOST}/start/{{node}}", (ADMINISTRATOR,), {}, fills="{query}"),
+    Row("GET", "/api/vhosts/{vhost}/permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/vhost-limits"),
+    Row("GET", "/api/vhost-limits/{vhost}", (ENTER,)),
+    Row("PUT", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,), _NO_LIMIT),
+    Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,)),
+    Row("GET", "/api/user-limits"),
+    Row("GET", "/api/user-limits/{name}", fills="other"),
+    Row("PUT", "/api/user-limits/{name}/{limit}", (ADMINISTRATOR,), _NO_LIMIT, fills="other"),
+    Row("DELETE", "/api/user-limits/{name}/{limit}", (ADMINISTRATOR,), fills="other"),
     # policies
     *(
         row
@@ -159,5 +177,5 @@ ROWS: Final = (
         )
     ),
 )
-"""There is a user called `{query}` without permissions, who has topic permissions, and a policy, an operator
-policy and a global parameter of this name."""
+"""There is a user called `{query}` without permissions, who has topic permissions, and a virtual host,
+policies and a global parameter of this name."""

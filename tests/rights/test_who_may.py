@@ -108,7 +108,7 @@ def test_rabbitmq_permits_the_same_over_http(row, rabbitmq_http):
     found, wanted = {}, {}
     for role in ROLES:
         names = next(rabbitmq_http.amqp.names)
-        rabbitmq_http.prepare(names)
+        rabbitmq_http.prepare(row, names)
         found[role] = rabbitmq_http.attempt(role, row, names)
         refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
         wanted[role] = REFUSED if refused else OK
@@ -125,6 +125,8 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
         side.make_group(names)
     if "topics" in path:
         assert side.api.ask("PUT", f"/api/topics/%2F/{names.new}t", body={"partitions": 1}).status == 201
+    if path.startswith("/api/vhosts/{name}"):
+        assert side.api.ask("PUT", f"/api/vhosts/{names.query}").status == 201
     if "users" in path or "permissions" in path:
         assert (
             side.api.ask("PUT", f"/api/users/{names.query}", body={"password": "x", "tags": ""}).status == 201

@@ -219,4 +219,4 @@ def test_a_changed_password_leaves_open_connections_open_and_lets_nobody_in_with
 
 def test_a_deleted_user_is_disconnected(ann, administrator):
     administrator.delete()
-    assert (ann.error().code, "user 'ann' was deleted" in ann.error().text) == (320, True)
+    assert (ann.error().code, "user 'ann' is deleted" in ann.error().text) == (320, True)

@@ -30,7 +30,9 @@ from leveret.broker.sessions.pacing import Pacing
 from leveret.broker.sessions.session import Peer, Session
 from leveret.broker.sessions.turn_shares import TurnShares
 from leveret.broker.timers import Timers
+from leveret.broker.usage_limits import USER_LIMITS, VHOST_LIMITS, vhost_limits_document
 from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.metadata import METADATA, apply_metadata
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY, operator_policy_document
 from leveret.broker.vhosts.policy_changes import apply_policy
 from leveret.broker.vhosts.vhost import VirtualHost
@@ -49,6 +51,9 @@ _PARAMETERS = {
     GLOBAL_PARAMETER: Component(),
     OPERATOR_POLICY: Component(apply_policy, check=operator_policy_document),
     POLICY: Component(apply_policy),
+    METADATA: Component(apply_metadata),
+    VHOST_LIMITS: Component(check=vhost_limits_document),
+    USER_LIMITS: Component(is_of_user=True),
     TOPIC_PERMISSION: Component(apply_topic_permission, is_of_user=True),
 }
 """What parameters do, by component."""
@@ -232,9 +237,7 @@ class Broker:
             awake, self._awake = self._awake, {}
             for runs in awake:
                 runs.run()
-        notices, self._notices = self._notices, []
-        for send_notice in notices:
-            send_notice()
+        self.send_notices()
         self.pacing.end_turn()
         self.ledger.release()
 
@@ -246,6 +249,12 @@ class Broker:
     def tell_later(self, send_notice: Callable[[], None]) -> None:
         """Call `send_notice` at the end of the turn, to send a client something it did not request."""
         self._notices.append(send_notice)
+
+    def send_notices(self) -> None:
+        """Send clients what `tell_later` has collected."""
+        notices, self._notices = self._notices, []
+        for send_notice in notices:
+            send_notice()
 
     # disk results from the server
 

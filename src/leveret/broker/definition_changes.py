@@ -2,7 +2,8 @@
 
 `Defining` owns the numbers of the changes and the undo function of each put. `leveret.server.definitions`
 writes them, and the broker informs clients. A removal is never undone, because the store has already deleted
-the object; it is written as soon as the disk allows, and its answer waits.
+the object; it is written as soon as the disk allows, and its answer waits. A removal may put a row in the
+same change: a note about what is left to delete.
 
 The rule: puts that can't be written are undone in reverse order, with all puts that came after them, before
 anything else is defined. So no change that is kept was built on a change that was undone.
@@ -28,6 +29,8 @@ class Defining:
     def __init__(self, write_down: Callable[[int, Sequence[Change]], None]) -> None:
         self._write_down = write_down
         self._undo: deque[tuple[int, Undo]] = deque()
+        self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
+        """Callbacks, each with the number of the change that it waits for."""
         self._refused: deque[tuple[frozenset[int], StorageError]] = deque(maxlen=_REMEMBERED)
         self._watchers: dict[Callable[[], None], None] = {}
         self.number = 0
@@ -46,9 +49,9 @@ class Defining:
             raise self.refusal.with_traceback(None)
 
     def write(self, changes: Sequence[Change], *, undo: Undo | None = None) -> int:
-        """Pass on changes to be written, either all puts or all removals; return their number."""
+        """Pass on changes to be written, all puts or a removal first; return their number."""
         removes = changes[0].removed
-        assert all(change.removed == removes for change in changes), "a change puts or removes"
+        assert removes or not any(change.removed for change in changes), "a put removes nothing"
         self.number += 1
         if not removes:
             self.last_put = self.number
@@ -62,6 +65,12 @@ class Defining:
         self.committed = max(self.committed, number)
         while self._undo and self._undo[0][0] <= number:
             self._undo.popleft()
+        while self._awaited and self._awaited[0][0] <= number:
+            self._awaited.popleft()[1]()
+
+    def when_committed(self, call: Callable[[], None]) -> None:
+        """Call `call` when the last removal is committed."""
+        self._awaited.append((self.number, call))
 
     def refuse(self, numbers: Collection[int], error: StorageError) -> None:
         """Undo puts that can't be written, and refuse all definitions until `resume`."""

@@ -78,7 +78,10 @@ Row = VhostRow | UserRow | PermissionRow | ParameterRow | ExchangeRow | QueueRow
 
 
 class Change(NamedTuple):
-    """A row to put, replacing the row of the same object, or to remove."""
+    """A row to put, replacing the row of the same object, or to remove.
+
+    The removal of a virtual host removes all rows that name the virtual host.
+    """
 
     row: Row
     removed: bool = False

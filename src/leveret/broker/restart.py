@@ -29,6 +29,7 @@ from leveret.broker.definitions import (
 )
 from leveret.broker.parameters import Parameters
 from leveret.broker.queues.queue_labels import row_of
+from leveret.broker.vhosts import deletion
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.log import Log
 
@@ -51,8 +52,11 @@ def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row
     if not rows and not lost:
         _define_defaults(broker)
     all_logs = list(broker.store.logs.values())
-    side_logs = auxiliary_logs.find(all_logs)
-    logs = _logs_of_queues(log for log in all_logs if auxiliary_logs.key_of(log) is None)
+    deleted = deletion.remains_among(rows)
+    rows = deletion.without_notes(rows)
+    kept_logs = [log for log in all_logs if not any(remains.include(log) for remains in deleted)]
+    side_logs = auxiliary_logs.find(kept_logs)
+    logs = _logs_of_queues(log for log in kept_logs if auxiliary_logs.key_of(log) is None)
     _restore_vhosts(broker, rows, logs, lost=lost)
     orphans = _restore_rows(broker, [row for row in rows if isinstance(row, UserRow | PermissionRow)])
     orphans += _restore_rows(broker, [row for row in rows if isinstance(row, ParameterRow | ExchangeRow)])
@@ -64,6 +68,7 @@ def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row
         vhost.restore_groups(side_logs)
         vhost.restore_returned(side_logs)
     _delete_unused(broker, all_logs)
+    deletion.finish(broker, deleted)
     return orphans
 
 
@@ -128,9 +133,7 @@ def _delete_unused(broker: EmptyBroker, logs: Sequence[Log]) -> None:
     used: set[Log] = set()
     for vhost in broker.vhosts.values():
         used |= {log for queue in vhost.queues.values() for log in queue.logs}
-        stages_log = vhost.stages.log if vhost.stages else None
-        side_logs = (stages_log, vhost.groups.log, vhost.returned_messages.log)
-        used |= {log for log in side_logs if log is not None}
+        used |= {log for log in vhost.side_logs if log is not None}
     for log in logs:
         if log not in used:
             broker.store.delete_log(log)

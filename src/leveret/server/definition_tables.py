@@ -125,6 +125,8 @@ class Table:
         declared += "    checksum BLOB NOT NULL,\n"
         primary = f"    PRIMARY KEY ({', '.join(keys)})\n"
         self.create = f"CREATE TABLE {name} (\n{declared}{primary}) WITHOUT ROWID"
+        self.has_vhost = "vhost" in columns
+        """Whether each row belongs to a virtual host."""
         self._select = f"SELECT {', '.join(columns)}{{}} FROM {name} ORDER BY {', '.join(keys)}"
         places = ", ".join("?" * (len(columns) + 1))
         self._put = f"REPLACE INTO {name} ({', '.join(columns)}, checksum) VALUES ({places})"
@@ -215,3 +217,13 @@ TABLES: Final[Mapping[type[Row], Table]] = {
         arguments=_ARGUMENTS,
     ),
 }
+
+
+def statements_of(change: Change) -> Iterator[Statement]:
+    """Yield the statements for a change; a virtual host is removed with all rows that name it."""
+    yield TABLES[type(change.row)].statement(change)
+    if change.removed and isinstance(change.row, VhostRow):
+        name = _stored_text(change.row.name)
+        for table in TABLES.values():
+            if table.has_vhost:
+                yield f"DELETE FROM {table.name} WHERE vhost = ?", (name,)

@@ -1,10 +1,10 @@
 """The database of definitions: vhosts, users, permissions, exchanges, durable queues and bindings, in SQLite.
 
 Owns the file `definitions.db` (drawn in `docs/formats/definitions.md`) and the thread that writes it. The
-meaning of rows is left to the broker: a removal removes its own row only. Changes have growing numbers and
-are written in that order; waiting changes share one commit. The rule: `committed(number)` is called only when
-this change and all before it are synced or were withdrawn. After a failure that leaves the file in doubt,
-nothing is written any more.
+meaning of rows is left to the broker: a removal removes its own row only, or with a virtual host all rows
+that name it. Changes have growing numbers and are written in that order; waiting changes share one commit.
+The rule: `committed(number)` is called only when this change and all before it are synced or were withdrawn.
+After a failure that leaves the file in doubt, nothing is written any more.
 
 If a change can't be written (a full disk, a lock), `refused` is called, and nothing is written until
 `withdraw` has taken out the waiting puts. Removals stay and are retried, with a reserve of disk space. When
@@ -36,6 +36,7 @@ from leveret.server.definition_tables import (
     WITHOUT_PARAMETERS,
     DamagedRow,
     Statement,
+    statements_of,
 )
 from leveret.storage.errors import StorageError, UnknownFormat, write_failed
 from leveret.storage.files import OsFiles
@@ -182,13 +183,15 @@ class Definitions:
     def put(self, number: int, changes: Sequence[Change]) -> None:
         """Queue changes to be written together. Does not wait, and is thread-safe; numbers must grow.
 
+        Changes that begin with a removal stay after `withdraw`, even if they also put a row.
+
         Raises `ValueError` for a row that can't be encoded, such as a number too large for its type, and
         queues nothing then. After a failure or a close it does nothing. The queue is bounded by the number of
         clients, each of which waits for its own changes.
         """
         # Encoded on the caller's thread, which gets errors of bad rows; arguments may change later.
-        statements = [TABLES[type(change.row)].statement(change) for change in changes]
-        handover = _Handover(number, statements, all(change.removed for change in changes))
+        statements = [statement for change in changes for statement in statements_of(change)]
+        handover = _Handover(number, statements, changes[0].removed)
         with self._condition:
             assert number > self._last, f"change {number} comes after {self._last}"
             self._last = number

@@ -82,11 +82,16 @@ class MemoryDefinitions:
         for row, removed in changes:
             if removed:
                 self._rows.pop(_key(row), None)
+                if isinstance(row, VhostRow):
+                    self._remove_rows_of(row.name)
             else:
                 self._rows[_key(row)] = row
         self._number = number
         if self._committed is not None:
             self._committed(number)
+
+    def _remove_rows_of(self, vhost: str) -> None:
+        self._rows = {key: row for key, row in self._rows.items() if getattr(row, "vhost", None) != vhost}
 
     def close(self) -> None:
         self._committed = self._refused = self._resumed = None

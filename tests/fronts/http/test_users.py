@@ -98,7 +98,7 @@ def test_a_deleted_user_is_disconnected_and_its_messages_are_others(ann):
     channel.basic_publish("", "q", b"1")
     assert next(channel.consume("q"))[2] == b"1"
     assert ann.ask("DELETE", "/api/users/ann").status == 204
-    with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - user 'ann' was deleted"):
+    with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - user 'ann' is deleted"):
         wait_for_the_end(connection)
     assert others.channel().basic_get("q")[2] == b"1"
     with pytest.raises(ProbableAuthenticationError):

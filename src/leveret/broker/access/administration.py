@@ -81,7 +81,7 @@ def delete_users(broker: Broker, names: Iterable[str]) -> None:
         broker.define(*changes, Change(UserRow(user.name, user.password_hash), removed=True))
         for session in list(broker.sessions):
             if session.belongs_to(user.name):
-                session.peer.force_close(f"user '{user.name}' was deleted")
+                session.peer.force_close(f"user '{user.name}' is deleted")
 
 
 def permit(broker: Broker, vhost: str, name: str, *, configure: str, write: str, read: str) -> bool:

@@ -18,6 +18,7 @@ from leveret.broker.exchanges.exchange import Exchange
 from leveret.broker.groups import topics
 from leveret.broker.queues import arguments
 from leveret.broker.streams.stream import Stream
+from leveret.broker.usage_limits import check_queue_limit
 from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 from leveret.broker.vhosts.vhost import VirtualHost
 
@@ -53,6 +54,7 @@ def put(
         arguments.check_equivalent(present[0].table, table, kind="queue", name=present[0].name, vhost=vhost)
     names = [f"{name}-{number}" for number in range(min(count, PARTITIONS_MAX))]
     _check_permissions(user, vhost, name, names, binding=True)
+    check_queue_limit(broker, host, *(stream for stream in names if stream not in host.queues))
     begin()
     _create(host, name, count=count, table=table)
     return name, not present

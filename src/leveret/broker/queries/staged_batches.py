@@ -232,6 +232,11 @@ class Stages:
         change.remove(part.key for part in parts)
         return places
 
+    def close(self) -> None:
+        """Cancel the timeouts of all stages, because the virtual host was deleted."""
+        for name in self._stages:
+            self._vhost.broker.timers.cancel((self, name))
+
     # inside
 
     def _check_owner(self, query: str, user: User) -> str:

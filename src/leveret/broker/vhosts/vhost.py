@@ -29,6 +29,7 @@ from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.broker.sessions.returned_messages import ReturnedMessages
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.broker.vhosts.destination import Destination, Owner
+from leveret.broker.vhosts.metadata import Metadata
 from leveret.broker.vhosts.policies import Policies
 from leveret.broker.vhosts.policy_changes import apply_to_exchange, apply_to_queue
 from leveret.broker.vhosts.topology import Topology
@@ -45,6 +46,7 @@ class VirtualHost(Topology):
     def __init__(self, broker: DefiningCore, name: str) -> None:
         super().__init__(broker, name)
         self.policies = Policies()
+        self.metadata = Metadata()
         self.groups = Groups(self)
         self.returned_messages = ReturnedMessages(self)
         self.stages: Stages | None = None
@@ -199,6 +201,36 @@ class VirtualHost(Topology):
         for log in queue.logs:
             self.broker.store.delete_log(log)
         return number
+
+    def close(self) -> list[Log]:
+        """End all queues, groups and batches of a virtual host that is deleted; return its logs.
+
+        Nothing is written: the logs are deleted when the deletion of the virtual host is on disk.
+        """
+        queues = list(self.queues.values())
+        for queue in queues:
+            # A group that reads a deleted stream keeps its cursor.
+            queue.deleted = True
+        for group in list(self.groups):
+            group.close()
+        if self.stages is not None:
+            self.stages.close()
+        logs = [log for log in self.side_logs if log is not None]
+        for queue in queues:
+            queue.close()
+            if queue.trail is not None:
+                self.broker.ledger.forget_trail(queue.trail)
+            logs += queue.logs
+        for objects in (self.queues, self.plain_queues, self.streams):
+            objects.clear()
+        self.version += 1
+        return logs
+
+    @property
+    def side_logs(self) -> tuple[Log | None, Log | None, Log | None]:
+        """The logs of staged batches, groups and returned messages."""
+        stages_log = self.stages.log if self.stages else None
+        return stages_log, self.groups.log, self.returned_messages.log
 
     def retire(self) -> None:
         """Let streams drop messages that exceed their retention."""

@@ -21,6 +21,7 @@ class UserView(NamedTuple):
     password_hash: str
     """The hash of the password, in the form of its algorithm; only administrators may see it."""
     hashing_algorithm: str
+    limits: Mapping[str, int]
 
 
 class PermissionView(NamedTuple):

@@ -22,6 +22,10 @@ class VhostView(NamedTuple):
     ready: int
     unacked: int
     delayed: int
+    description: str
+    tags: tuple[str, ...]
+    default_queue_type: str
+    tracing: bool
 
 
 _SORTS: Final[dict[str, Callable[[VirtualHost], Any]]] = {
@@ -61,4 +65,5 @@ def _vhost(vhost: VirtualHost) -> VhostView:
         ready,
         unacked,
         delayed,
+        *vhost.metadata,
     )

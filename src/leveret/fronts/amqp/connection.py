@@ -48,6 +48,7 @@ from leveret.broker.sessions import settling
 from leveret.broker.sessions.session import PeerView
 from leveret.broker.sessions.settlement import Tags, Verdict
 from leveret.broker.sessions.turn_shares import Demand
+from leveret.broker.usage_limits import channel_refusal
 from leveret.fronts.amqp import handshake, publishing, requeue
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
@@ -346,6 +347,9 @@ class Connection(Wire):
                 f"({self.channel_max})",
                 method=None,
             )
+        refusal = channel_refusal(self.broker, self.session.user)
+        if refusal is not None:
+            raise NotAllowed(refusal, method=None)
         self.channels[number] = AmqpChannel(self, number)
         # The scanner has added the channel, but a close may have removed it in between.
         self._scanned_channels().add(number)

@@ -17,6 +17,7 @@ from leveret.amqp.methods import make
 from leveret.amqp.tables import Value
 from leveret.broker import product
 from leveret.broker.access.accounts import User
+from leveret.broker.usage_limits import connection_refusal
 from leveret.fronts.amqp.login import BadResponse, read_response
 from leveret.fronts.amqp.wire import State, Wire
 
@@ -134,6 +135,9 @@ def enter(connection: Wire, method: commands.Connection.Open) -> None:
     if vhost is None:
         raise NotAllowed(f"vhost {method.virtual_host} not found")
     user = connection.session.user
+    refusal = connection_refusal(connection.broker, user, vhost)
+    if refusal is not None:
+        raise NotAllowed(refusal)
     if vhost.name not in user.permissions:
         raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{user.name}'")
     connection.session.enter(vhost)

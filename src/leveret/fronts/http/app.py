@@ -31,6 +31,7 @@ from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
+from leveret.fronts.http.limits import Limits
 from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
@@ -40,6 +41,7 @@ from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topic_permissions import TopicPermissions
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
+from leveret.fronts.http.vhosts import Vhosts
 
 Handler: TypeAlias = Callable[[Request, User], Response]
 Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]
@@ -98,6 +100,9 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
             *_routes_of(Users(broker, changed=changed), private, changing),
             *_routes_of_topic_permissions(TopicPermissions(broker, changed=changed), private, changing),
             *_routes_of_parameters(ParametersApi(broker, changed=changed), private, changing),
+            *_routes_of_vhosts(Vhosts(broker, changed=changed), private, changing),
+            *_routes_of_limits(Limits(broker, of_users=False, changed=changed), private, changing),
+            *_routes_of_limits(Limits(broker, of_users=True, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
         ],
@@ -123,6 +128,7 @@ def _routes_of(
         Route("/api/users/{name}/permissions", private(users.show_permissions_of)),
         Route("/api/permissions", private(users.show_permissions)),
         Route("/api/permissions/{vhost}", private(users.show_permissions_in)),
+        Route("/api/vhosts/{vhost}/permissions", private(users.show_permissions_in)),
         _by_method(
             "/api/permissions/{vhost}/{name}",
             GET=private(users.show_permission),
@@ -182,6 +188,33 @@ def _routes_of_policies(
             GET=private(policies.show),
             PUT=changing(policies.put),
             DELETE=changing(policies.delete),
+        ),
+    ]
+
+
+def _routes_of_vhosts(
+    vhosts: Vhosts, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route("/api/vhosts", private(vhosts.show_all)),
+        _by_method(
+            "/api/vhosts/{name}",
+            GET=private(vhosts.show),
+            PUT=changing(vhosts.put),
+            DELETE=changing(vhosts.delete),
+        ),
+        Route("/api/vhosts/{name}/start/{node}", changing(vhosts.start), methods=["POST"]),
+    ]
+
+
+def _routes_of_limits(
+    limits: Limits, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route(limits.path, private(limits.show_all)),
+        Route(limits.owner_path, private(limits.show)),
+        _by_method(
+            f"{limits.owner_path}/{{limit}}", PUT=changing(limits.put), DELETE=changing(limits.delete)
         ),
     ]
 

@@ -55,10 +55,17 @@ class Problem(HTTPException):
     """`Problem(400, "bad_request", "the name is too long")`."""
 
     def __init__(
-        self, status: int, word: str, sentence: str, *, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        word: str,
+        sentence: str | list[str],
+        *,
+        headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(status, sentence, headers)
+        """`sentence` is a list where RabbitMQ has one: an Erlang tuple of a word and a name."""
+        super().__init__(status, str(sentence), headers)
         self.word = word
+        self.sentence = sentence
 
 
 class NotAuthenticated(Problem):
@@ -95,7 +102,8 @@ def problem_of(error: Exception) -> Problem | None:
 async def answer(request: Request, error: Exception) -> Response:
     """Return the response for an error. All error responses are made in this function."""
     if isinstance(error, Problem):
-        return reply({"error": error.word, "reason": text(error.detail)}, error.status_code, error.headers)
+        reason = text(error.sentence) if isinstance(error.sentence, str) else error.sentence
+        return reply({"error": error.word, "reason": reason}, error.status_code, error.headers)
     if isinstance(error, HTTPException) and error.status_code != 404:
         phrase = HTTPStatus(error.status_code).phrase
         word = phrase.lower().replace(" ", "_")

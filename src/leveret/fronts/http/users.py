@@ -76,7 +76,9 @@ class Users:
         """Make a user (201), or change an existing one (204)."""
         check_administrator(user)
         check_fields(body, _USER_FIELDS)
-        name, password, tags = segment(request, "name"), text_in(body, "password"), _tags_in(body)
+        if "tags" not in body:
+            raise BadRequest("tags_not_present")
+        name, password, tags = segment(request, "name"), text_in(body, "password"), tags_in(body)
         password_hash = _hash_in(body)
         if password is not None and password_hash is not None:
             raise BadRequest("both_password_and_password_hash_are_provided")
@@ -195,11 +197,9 @@ def _permission(permission: PermissionView) -> dict[str, object]:
     return {"user": text(permission.user), "vhost": text(permission.vhost), **patterns}
 
 
-def _tags_in(body: Body) -> list[str]:
+def tags_in(body: Body) -> list[str]:
     """Return the tags, given as a list or as a string with commas, as RabbitMQ accepts them."""
-    if "tags" not in body:
-        raise BadRequest("tags_not_present")
-    given: Any = body["tags"]
+    given: Any = body.get("tags", "")
     tags = given.split(",") if isinstance(given, str) else given
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise BadRequest("tags must be a list of strings, or a string with commas between tags.")

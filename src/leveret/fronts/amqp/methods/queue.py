@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pamqp import commands as spec
 
 from leveret.amqp.methods import make
+from leveret.broker.canonical import Value
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.queues import arguments, direct_replies
 from leveret.broker.queues.arguments import declared_settings
 from leveret.broker.queues.queue import Queue
+from leveret.broker.usage_limits import check_queue_limit
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 from leveret.fronts.amqp.channel import AmqpChannel
@@ -55,15 +58,19 @@ def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Des
     if generated:
         name = f"amq.gen-{channel.broker.token()}"
     session.check_access("configure", "queue", name)
+    table = vhost.metadata.with_default_type(
+        table_of(method), durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete
+    )
     current = vhost.queues.get(name)
     if current is not None:
-        _check_equivalent(channel, current, method)
+        _check_equivalent(channel, current, method, table)
         return current
-    if generated:
-        arguments.check_server_named(table_of(method))
-    else:
+    if not generated:
         check_not_reserved("queue", name)
-    wanted = declared_settings(table_of(method), queue=name, vhost=vhost.name)
+    check_queue_limit(channel.broker, vhost, name)
+    if generated:
+        arguments.check_server_named(table)
+    wanted = declared_settings(table, queue=name, vhost=vhost.name)
     if wanted.queue_type != "classic":
         arguments.check_lasting(
             queue=name,
@@ -83,19 +90,21 @@ def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Des
         durable=method.durable,
         auto_delete=method.auto_delete,
         owner=channel.session if method.exclusive else None,
-        table=table_of(method),
+        table=table,
         declared=wanted,
     )
 
 
-def _check_equivalent(channel: AmqpChannel, current: Destination, method: spec.Queue.Declare) -> None:
+def _check_equivalent(
+    channel: AmqpChannel, current: Destination, method: spec.Queue.Declare, table: Mapping[str, Value]
+) -> None:
     subject = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
     current.check_access(channel.session)
     if method.exclusive != (current.owner is not None):
         raise current.locked()
     arguments.check_same("durable", current.durable, method.durable, **subject)
     arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **subject)
-    arguments.check_equivalent(current.table, table_of(method), **subject)
+    arguments.check_equivalent(current.table, table, **subject)
 
 
 def _check_binding(channel: AmqpChannel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
