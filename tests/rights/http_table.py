@@ -14,6 +14,8 @@ ADMINISTRATOR: Final = "be tag administrator"
 POLICYMAKER: Final = "define tag policymaker"
 ENTER: Final = "see vhost /"
 """Over HTTP, administrators need no permissions to see a virtual host."""
+WATCH: Final = "watch vhost /"
+"""Nor do monitors, for a few facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ ROWS: Final = (
     Row("POST", f"{_VHOST}/start/{{node}}", (ADMINISTRATOR,), {}, fills="{query}"),
     Row("GET", "/api/vhosts/{vhost}/permissions", (ADMINISTRATOR,)),
     Row("GET", "/api/vhost-limits"),
-    Row("GET", "/api/vhost-limits/{vhost}", (ENTER,)),
+    Row("GET", "/api/vhost-limits/{vhost}", (WATCH,)),
     Row("PUT", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,), _NO_LIMIT),
     Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,)),
     Row("GET", "/api/user-limits"),

@@ -68,6 +68,8 @@ def has(role: str, need: str) -> bool:
             return rights.enters
         case "see":
             return rights.enters or rights.tag == "administrator"
+        case "watch":
+            return rights.enters or rights.tag in ("administrator", "monitoring")
         case "be":
             return rights.tag == name
         case "define":

@@ -90,3 +90,21 @@ def test_global_parameters_are_any_json(api: Api) -> None:
     assert [again.ask("DELETE", f"{path}/b").status for _ in range(2)] == [204, 404]
     assert again.get(f"{path}/b").status == 404
     again.run(again.listener.stop())
+
+
+def test_limits_of_a_virtual_host_are_a_parameter(api: Api) -> None:
+    path = "/api/parameters/vhost-limits/%2F"
+    assert api.ask("PUT", f"{path}/limits", body={"value": {"max-queues": 5}}).status == 201
+    assert api.get("/api/vhost-limits").json == [{"vhost": "/", "value": {"max-queues": 5}}]
+    row = {"component": "vhost-limits", "vhost": "/", "name": "limits", "value": {"max-queues": 5}}
+    assert api.get("/api/parameters").json == [row]
+    for name, value, sentence in (
+        ("limits", {"max-queues": "x"}, 'max-queues should be a number, actually was <<"x">>'),
+        ("limits", {"foo": 5}, 'Unrecognised terms [{<<"foo">>,5}] in limits'),
+        ("limits", 5, "limits not a list 5"),
+        ("foo", {"max-queues": 5}, "the name must be 'limits', not 'foo'"),
+    ):
+        answer = api.ask("PUT", f"{path}/{name}", body={"value": value})
+        assert (answer.status, reason(answer)) == (400, f"Validation failed\n\n{sentence}\n")
+    assert api.ask("DELETE", f"{path}/limits").status == 204
+    assert api.get("/api/vhost-limits").json == []

@@ -197,6 +197,8 @@ REFUSED = [
         400,
         "password_hash is not a hash of leveret_password_hashing_argon2id",
     ),
+    ("/api/users/new", {"password": "x", "tags": "", "limits": {"max-x": 1}}, 400, "Unrecognised terms"),
+    ("/api/users/new", {"password": "x", "tags": "", "limits": 5}, 400, "limits must be an object"),
     ("/api/permissions/%2F/nobody", ALL, 404, "no user 'nobody'"),
     ("/api/permissions/nowhere/guest", ALL, 404, "Not Found"),
     ("/api/permissions/%2F/guest", {"configure": "", "read": ""}, 400, "write is missing"),
@@ -235,6 +237,7 @@ def test_a_hash_of_rabbitmq_is_taken_used_and_given_back_as_it_was(api, algorith
         "hashing_algorithm": f"rabbit_password_hashing_{algorithm}",
         "tags": ["management"],
         "name": "ann",
+        "limits": {"max-channels": 3},
     }
     assert api.ask("PUT", "/api/users/ann", body=given).status == 201
     assert api.get("/api/whoami", "ann:pw").status == 200
