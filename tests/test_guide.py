@@ -61,6 +61,7 @@ RUN_BY = {
     "pipelines.md toml": "spark/test_guide_spark.py",
     "README.md python": "test_the_programs_of_the_readme_run and spark/test_guide_spark.py",
     "command-line.md console": "test_guide_commands.py",
+    "rights.md sh": "cli/test_permissions.py, with other patterns",
     "policies.md console": "test_guide_commands.py, as far as the options; cli/test_policies.py runs them",
     "configuration.md console": "cli/test_config.py",
     "configuration.md toml": "cli/test_config.py",
