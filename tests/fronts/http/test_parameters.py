@@ -55,6 +55,7 @@ def test_components_that_do_not_exist_are_empty_and_can_not_be_set(api: Api) -> 
 REFUSED = [
     ({}, "[{key_missing,value}]"),
     ({"value": 5}, "Validation failed\n\nbounds not a list 5\n"),
+    ({"value": None}, "Validation failed\n\nbounds not a list null\n"),
     (
         {"value": {"max-queues": 5}},
         'Validation failed\n\nUnrecognised terms [{<<"max-queues">>,5}] in bounds\n'
