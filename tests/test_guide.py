@@ -62,6 +62,7 @@ RUN_BY = {
     "README.md python": "test_the_programs_of_the_readme_run and spark/test_guide_spark.py",
     "command-line.md console": "test_guide_commands.py",
     "policies.md console": "test_guide_commands.py, as far as the options; cli/test_policies.py runs them",
+    "vhosts.md console": "test_guide_commands.py, as far as the options; cli/test_vhosts.py runs them",
     "configuration.md console": "cli/test_config.py",
     "configuration.md toml": "cli/test_config.py",
     "groups.md console": "test_guide_commands.py",
