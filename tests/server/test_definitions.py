@@ -257,7 +257,9 @@ def test_a_virtual_host_is_removed_with_all_rows_that_name_it(path):
     write(path, put(VhostRow("b/"), *ONE_OF_EACH, policy, *others))
     note = ParameterRow("note", "", "/", "{}")
     write(path, [*remove(VhostRow("/")), *put(note)])
-    assert set(map(repr, rows_of(path))) == set(map(repr, [VhostRow("b/"), note, *others]))
+    found, kept = rows_of(path), [VhostRow("b/"), note, *others]
+    assert all(row in kept for row in found)
+    assert len(found) == len(kept)
 
 
 def test_a_row_is_removed_by_its_key_alone(path):
