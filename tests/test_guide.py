@@ -63,6 +63,7 @@ RUN_BY = {
     "command-line.md console": "test_guide_commands.py",
     "rights.md sh": "cli/test_permissions.py, with other patterns",
     "policies.md console": "test_guide_commands.py, as far as the options; cli/test_policies.py runs them",
+    "vhosts.md console": "test_guide_commands.py, as far as the options; cli/test_vhosts.py runs them",
     "configuration.md console": "cli/test_config.py",
     "configuration.md toml": "cli/test_config.py",
     "groups.md console": "test_guide_commands.py",

@@ -244,7 +244,7 @@ def test_many_queues_are_deleted_over_several_turns(broker: Broker) -> None:
 
     def add(inner: Inner, begin: Callable[[], None]) -> None:
         begin()
-        for number in range(700):
+        for number in range(100):
             inner.vhosts["v"].add_lasting_queue(f"q{number}")
 
     do(broker, add)

@@ -13,6 +13,7 @@ from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
+from leveret.cli.limits import limits
 from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
@@ -22,6 +23,7 @@ from leveret.cli.serve import serve
 from leveret.cli.tables import escape_unencodable_characters
 from leveret.cli.topic import topic
 from leveret.cli.users import users
+from leveret.cli.vhosts import vhosts
 
 app = typer.Typer(
     help="A message broker that accounts for every message.",
@@ -56,4 +58,6 @@ app.add_typer(users, name="users")
 app.add_typer(permissions, name="permissions")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(policies, name="policies")
+app.add_typer(vhosts, name="vhosts")
+app.add_typer(limits, name="limits")
 app.add_typer(config, name="config")
