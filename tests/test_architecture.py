@@ -58,10 +58,12 @@ HTTP_SEES = (
     "operations",
     "product",
     "streams.positions",
+    "usage_limits",
     "views",
 )
 """Modules and packages of `leveret.broker` that the HTTP API may import: it reads through views only, and
-changes things through operations. `streams.positions` is what a seek is asked with."""
+changes things through operations. `streams.positions` is what a seek is asked with, `usage_limits` checks
+limits before a user is made."""
 
 ABOVE_THE_CURSOR = {"broker"} | {layer for layer, allowed in LAYERS.items() if "broker" in allowed}
 """Layers to which the cursor is the seam of the store."""

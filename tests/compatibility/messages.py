@@ -38,9 +38,9 @@ PROPERTIES = (
     claim(
         "user_id",
         SUPPORTED,
-        "Must be the name of the logged-in user, or 406.",
+        "Must be the name of the logged-in user, or 406, unless the user has the tag `impersonator`.",
         "user_id=",
-        words="the_user_id a_forged_user_id",
+        words="the_user_id a_forged_user_id messages_of_an_impersonator",
     ),
     claim(
         "reply_to",

@@ -58,6 +58,7 @@ REWRITES: Sequence[Rewrite] = (
         "Counts in an x-death header that a publisher has set itself are kept, in 64 bits.",
     ),
     Rewrite(r"\\n +", "", "Erlang breaks long terms into lines."),
+    Rewrite(r"http < 404 .*", "http < 404 Not Found", "Leveret often says what was not found."),
     Rewrite(
         r"(vhost '[^']*') is down",
         r"\1 is deleted",

@@ -26,7 +26,7 @@ from tests.rabbitmq.node import RabbitMQ
 from tests.rights import http_table
 from tests.rights.flight_table import PICTURE, Given
 from tests.rights.names import Names, all_names
-from tests.rights.roles import OK, OWNER, PASSWORD, ROLES, STRANGER, Role
+from tests.rights.roles import OK, OWNER, PASSWORD, ROLES, Role
 
 _HOUR_S = 3600.0
 _STREAM = {"x-queue-type": "stream"}
@@ -122,7 +122,7 @@ class Leveret:
         self.broker = broker
         self.api = api
         for name, role in ROLES.items():
-            self._add_user(name, role, enters=name != STRANGER)
+            self._add_user(name, role)
         self.amqp = AmqpSide(broker.port, "/")
         self._bulk: dict[str, Bulk] = {}
         root = self.amqp.root
@@ -131,14 +131,14 @@ class Leveret:
         root.basic_publish("", "plain-s", b"x")
         broker.wait_until_depth("plain-s", 1)
 
-    def _add_user(self, name: str, role: Role, *, enters: bool) -> None:
+    def _add_user(self, name: str, role: Role) -> None:
         inside = self.broker.server.broker
 
         def add() -> None:
             self.broker.server.turns.begin()
             tags = [role.tag] if role.tag else []
             administration.put_user(inside, name, password_hash=HASH, tags=tags)
-            if enters:
+            if role.enters:
                 rights = {"configure": role.configure, "write": role.write, "read": role.read}
                 administration.permit(inside, "/", name, **rights)
 
@@ -187,20 +187,23 @@ class RabbitMQHttp:
         self.amqp = amqp
         self._suffix = amqp.suffix
 
-    def prepare(self, names: Names) -> None:
-        """Make the queue and the user that `http_table` names."""
+    def prepare(self, row: http_table.Row, names: Names) -> None:
+        """Make what `http_table` names; a virtual host takes long, and only a few rows need one."""
+        if row.route.startswith("/api/vhosts/{name}"):
+            assert self._ask("PUT", f"/api/vhosts/{names.query}", "guest:guest", {}) < 300
         self.amqp.root.queue_declare(names.queue, durable=True)
         user = f"/api/users/{names.query}"
         assert self._ask("PUT", user, "guest:guest", {"password": "x", "tags": ""}) < 300
         rights = {"configure": "", "write": "", "read": ""}
         vhost = quote(self._node.vhost, safe="")
         assert self._ask("PUT", f"/api/permissions/{vhost}/{names.query}", "guest:guest", rights) < 300
-        policy = {"pattern": "^nothing$", "definition": {"max-length": 1}}
-        for kind in ("policies", "operator-policies"):
-            assert self._ask("PUT", f"/api/{kind}/{vhost}/{names.query}", "guest:guest", policy) < 300
+        for kind, rest, body in http_table.PREPARED:
+            path = f"/api/{kind}{rest}".format(vhost=vhost, query=names.query)
+            assert self._ask("PUT", path, "guest:guest", body) < 300
 
     def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
         filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+        filled["node"] = self._node.variables["RABBITMQ_NODENAME"]
         path = row.path(filled, self._node.vhost)
         if row.fills == "other":
             path = path.replace("other", f"other{self._suffix}")
@@ -228,7 +231,7 @@ def add_users_to_rabbitmq(node: RabbitMQ, suffix: str) -> None:
         calls.append(f'rabbit_auth_backend_internal:add_user({user}, {text(PASSWORD)}, <<"tests">>)')
         if role.tag:
             calls.append(f'rabbit_auth_backend_internal:set_tags({user}, [{role.tag}], <<"tests">>)')
-        if name != STRANGER:
+        if role.enters:
             patterns = (re.sub(r"\\", r"\\\\", each) for each in (role.configure, role.write, role.read))
             rights = ", ".join(map(text, patterns))
             where = text(node.vhost)

@@ -12,7 +12,10 @@ from urllib.parse import quote
 
 ADMINISTRATOR: Final = "be tag administrator"
 POLICYMAKER: Final = "define tag policymaker"
-ENTER: Final = "enter vhost /"
+ENTER: Final = "see vhost /"
+"""Over HTTP, administrators need no permissions to see a virtual host."""
+WATCH: Final = "watch vhost /"
+"""Nor do monitors, for a few facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route."""
-        ours = ("health", "topics", "groups", "queries")
+        ours = ("/health", "/topics", "/groups", "/queries")
         return any(word in self.route for word in ours) or self.route == "/api/permissions/{vhost}"
 
     def __str__(self) -> str:
@@ -40,8 +43,10 @@ class Row:
 
     def path(self, names: dict[str, str], vhost: str = "/") -> str:
         filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
+        filled = filled.replace("{component}", "operator_policy")
         for name in ("{name}", "{group}"):
             filled = filled.replace(name, self.fills.format(**names))
+        filled = filled.replace("{limit}", "max-connections").replace("{node}", names.get("node", "leveret"))
         return filled + self.more
 
 
@@ -51,8 +56,21 @@ _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
+_VHOST: Final = "/api/vhosts/{name}"
+_NO_LIMIT: Final = {"value": -1}
 _POLICY: Final = {"pattern": "^nothing$", "definition": {"max-length": 1}}
 _RIGHTS: Final = {"configure": "", "write": "", "read": ""}
+_TOPIC_PERMISSION: Final = "/api/topic-permissions/{vhost}/{name}"
+_TOPIC_RIGHTS: Final = {"exchange": "amq.topic", "write": "", "read": ""}
+_PARAMETER_VALUE: Final = {"value": {**_POLICY, "priority": 0}}
+PREPARED: Final = (
+    ("policies", "/{vhost}/{query}", _POLICY),
+    ("operator-policies", "/{vhost}/{query}", _POLICY),
+    ("parameters", "/operator_policy/{vhost}/{query}", _PARAMETER_VALUE),
+    ("topic-permissions", "/{vhost}/{query}", _TOPIC_RIGHTS),
+    ("global-parameters", "/{query}", {"value": 1}),
+)
+"""What is put before a request: the resource whose routes need it, the rest of the path, and the body."""
 _MAKE_TOPIC: Final = (
     ENTER,
     "configure exchange {new}",
@@ -111,6 +129,48 @@ ROWS: Final = (
     Row("POST", "/api/definitions", (ADMINISTRATOR,), {}),
     Row("GET", "/api/definitions/{vhost}", (ADMINISTRATOR,)),
     Row("POST", "/api/definitions/{vhost}", (ADMINISTRATOR,), {}),
+    Row("GET", "/api/users/without-permissions", (ADMINISTRATOR,)),
+    Row("POST", "/api/users/bulk-delete", (ADMINISTRATOR,), {"users": []}),
+    Row("GET", "/api/users/{name}/permissions", (ADMINISTRATOR,), fills="other"),
+    # topic permissions
+    Row("GET", "/api/topic-permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/vhosts/{vhost}/topic-permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/users/{name}/topic-permissions", (ADMINISTRATOR,), fills="{query}"),
+    Row("GET", _TOPIC_PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    Row("PUT", _TOPIC_PERMISSION, (ADMINISTRATOR,), _TOPIC_RIGHTS, fills="{query}"),
+    Row("DELETE", _TOPIC_PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+    # parameters
+    Row("GET", "/api/parameters", (POLICYMAKER,)),
+    Row("GET", "/api/parameters/{component}", (POLICYMAKER,)),
+    Row("GET", "/api/parameters/{component}/{vhost}", (POLICYMAKER, ENTER)),
+    Row("GET", "/api/parameters/{component}/{vhost}/{name}", (POLICYMAKER, ENTER), fills="{query}"),
+    Row(
+        "PUT",
+        "/api/parameters/{component}/{vhost}/{name}",
+        (POLICYMAKER, ENTER),
+        _PARAMETER_VALUE,
+        fills="{new}",
+    ),
+    Row("DELETE", "/api/parameters/{component}/{vhost}/{name}", (POLICYMAKER, ENTER), fills="{query}"),
+    Row("GET", "/api/global-parameters", (POLICYMAKER,)),
+    Row("GET", "/api/global-parameters/{name}", (POLICYMAKER,), fills="{query}"),
+    Row("PUT", "/api/global-parameters/{name}", (POLICYMAKER,), {"value": 1}, fills="{new}"),
+    Row("DELETE", "/api/global-parameters/{name}", (POLICYMAKER,), fills="{query}"),
+    # virtual hosts and limits
+    Row("GET", "/api/vhosts"),
+    Row("GET", _VHOST, (ADMINISTRATOR,), fills="{query}"),
+    Row("PUT", _VHOST, (ADMINISTRATOR,), {}, fills="{new}"),
+    Row("DELETE", _VHOST, (ADMINISTRATOR,), fills="{query}"),
+    Row("POST", f"{_VHOST}/start/{{node}}", (ADMINISTRATOR,), {}, fills="{query}"),
+    Row("GET", "/api/vhosts/{vhost}/permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/vhost-limits"),
+    Row("GET", "/api/vhost-limits/{vhost}", (WATCH,)),
+    Row("PUT", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,), _NO_LIMIT),
+    Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", (ADMINISTRATOR,)),
+    Row("GET", "/api/user-limits"),
+    Row("GET", "/api/user-limits/{name}", fills="other"),
+    Row("PUT", "/api/user-limits/{name}/{limit}", (ADMINISTRATOR,), _NO_LIMIT, fills="other"),
+    Row("DELETE", "/api/user-limits/{name}/{limit}", (ADMINISTRATOR,), fills="other"),
     # policies
     *(
         row
@@ -124,4 +184,5 @@ ROWS: Final = (
         )
     ),
 )
-"""There is a user called `{query}` without permissions, and a policy and an operator policy of this name."""
+"""There is a user called `{query}` without permissions, who has topic permissions, and a virtual host,
+policies and a global parameter of this name."""

@@ -27,10 +27,15 @@ class Role:
     write: str = ""
     read: str = ""
     tag: str = "management"
+    enters: bool = True
+    """Whether the user has permissions in the virtual host."""
 
 
 ROLES: Final = {
-    STRANGER: Role(),
+    STRANGER: Role(enters=False),
+    "founder": Role(tag="administrator", enters=False),
+    "inspector": Role(tag="monitoring", enters=False),
+    "lawmaker": Role(tag="policymaker", enters=False),
     "untagged": Role(write=PLAIN, read=PLAIN, tag=""),
     "none": Role(),
     "read": Role(read=".*"),
@@ -44,9 +49,9 @@ ROLES: Final = {
     "policymaker": Role(write=PLAIN, read=PLAIN, tag="policymaker"),
     "administrator": Role(write=PLAIN, read=PLAIN, tag="administrator"),
 }
-"""By name. The stranger has no permissions in the virtual host, all others have those of their role."""
+"""By name."""
 
-IN_THE_VHOST: Final = [name for name in ROLES if name != STRANGER]
+IN_THE_VHOST: Final = [name for name, role in ROLES.items() if role.enters]
 
 
 def has(role: str, need: str) -> bool:
@@ -60,7 +65,11 @@ def has(role: str, need: str) -> bool:
     what, _, name = need.split(" ")
     match what:
         case "enter":
-            return role != STRANGER
+            return rights.enters
+        case "see":
+            return rights.enters or rights.tag == "administrator"
+        case "watch":
+            return rights.enters or rights.tag in ("administrator", "monitoring")
         case "be":
             return rights.tag == name
         case "define":

@@ -108,7 +108,7 @@ def test_rabbitmq_permits_the_same_over_http(row, rabbitmq_http):
     found, wanted = {}, {}
     for role in ROLES:
         names = next(rabbitmq_http.amqp.names)
-        rabbitmq_http.prepare(names)
+        rabbitmq_http.prepare(row, names)
         found[role] = rabbitmq_http.attempt(role, row, names)
         refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
         wanted[role] = REFUSED if refused else OK
@@ -125,16 +125,18 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
         side.make_group(names)
     if "topics" in path:
         assert side.api.ask("PUT", f"/api/topics/%2F/{names.new}t", body={"partitions": 1}).status == 201
-    for kind in ("policies", "operator-policies"):
-        if path.startswith(f"/api/{kind}"):
-            policy = {"pattern": "^nothing$", "definition": {"max-length": 1}}
-            assert side.api.ask("PUT", f"/api/{kind}/%2F/{names.query}", body=policy).status == 201
+    if path.startswith("/api/vhosts/{name}"):
+        assert side.api.ask("PUT", f"/api/vhosts/{names.query}").status == 201
     if "users" in path or "permissions" in path:
         assert (
             side.api.ask("PUT", f"/api/users/{names.query}", body={"password": "x", "tags": ""}).status == 201
         )
         rights = {"configure": "", "write": "", "read": ""}
         assert side.api.ask("PUT", f"/api/permissions/%2F/{names.query}", body=rights).status == 201
+    for kind, rest, body in http_table.PREPARED:
+        if path.startswith(f"/api/{kind}/"):
+            prepared = f"/api/{kind}{rest}".format(vhost="%2F", query=names.query)
+            assert side.api.ask("PUT", prepared, body=body).status == 201
 
 
 def test_nobody_does_anything_over_http_without_a_login(leveret_side):

@@ -51,10 +51,10 @@ _PARAMETERS = {
     GLOBAL_PARAMETER: Component(),
     OPERATOR_POLICY: Component(apply_policy, check=operator_policy_document),
     POLICY: Component(apply_policy),
-    TOPIC_PERMISSION: Component(apply_topic_permission, is_of_user=True),
     METADATA: Component(apply_metadata),
     VHOST_LIMITS: Component(check=vhost_limits_document),
     USER_LIMITS: Component(is_of_user=True),
+    TOPIC_PERMISSION: Component(apply_topic_permission, is_of_user=True),
 }
 """What parameters do, by component."""
 

@@ -8,6 +8,7 @@ object created later with this name. The rule: no user gets more permissions tha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from leveret.broker.definitions import (
 )
 from leveret.broker.parameters import Parameters
 from leveret.broker.queues.queue_labels import row_of
-from leveret.broker.vhosts import deletion
+from leveret.broker.vhosts import deletion, metadata
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.log import Log
 
@@ -92,8 +93,10 @@ def restore_row(broker: EmptyBroker, row: Row) -> bool:
 
 def _define_defaults(broker: EmptyBroker) -> None:
     """Define the virtual host `/` and the user guest, who has all permissions but must log in locally."""
+    described = metadata.Metadata(description="Default virtual host").as_document()
     rows = (
         VhostRow("/"),
+        ParameterRow(*metadata.key_of("/"), json.dumps(described)),
         UserRow(GUEST, GUEST_HASH, ADMINISTRATOR),
         PermissionRow("/", GUEST, ".*", ".*", ".*"),
     )

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from leveret.broker.access.accounts import User
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.parameters import Key, Parameters
-from leveret.broker.queues.erlang_terms import as_term
+from leveret.broker.queues.erlang_terms import json_term
 from leveret.broker.vhosts.vhost import VirtualHost
 
 VHOST_LIMITS: Final = "vhost-limits"
@@ -58,26 +58,28 @@ def key_of(component: str, owner: str) -> Key:
     return Key(component, owner, NAME) if component == VHOST_LIMITS else Key(component, "", owner)
 
 
-def check(limits: Mapping[str, Any], *, of_user: bool) -> None:
+def check_limits(limits: Mapping[str, Any], *, of_user: bool) -> None:
     """Raise unless these can be the limits of a user or a virtual host."""
     known = KNOWN[USER_LIMITS if of_user else VHOST_LIMITS]
     unknown = {name: value for name, value in limits.items() if name not in known}
     wrong = ""
     for name, value in limits.items():
         if name in known and (isinstance(value, bool) or not isinstance(value, int)):
-            wrong = f"{name} should be a number, actually was {_term(value)}"
+            wrong = f"{name} should be a number, actually was {json_term(value)}"
     if unknown:
-        terms = ",".join(f"{{{_term(name)},{_term(value)}}}" for name, value in unknown.items())
+        terms = ",".join(f"{{{json_term(name)},{json_term(value)}}}" for name, value in unknown.items())
         wrong = f"Unrecognised terms [{terms}] in {'user-limits' if of_user else 'limits'}"
     if wrong:
         raise PreconditionFailed(wrong if of_user else f"Validation failed\n\n{wrong}\n")
 
 
-def vhost_limits_document(name: str, value: Any) -> dict[str, Any]:
-    """Return the limits of a virtual host from RabbitMQ's API for parameters; raise if they are wrong."""
-    if name != NAME or not isinstance(value, dict):
-        raise PreconditionFailed(f"Validation failed\n\n{VHOST_LIMITS} are an object with the name {NAME}\n")
-    check(value, of_user=False)
+def vhost_limits_document(name: str, value: Any) -> Mapping[str, int]:
+    """Return the limits of a virtual host that were set as a parameter; raise if they are wrong."""
+    if not isinstance(value, Mapping):
+        raise PreconditionFailed(f"Validation failed\n\n{name} not a list {json_term(value)}\n")
+    check_limits(value, of_user=False)
+    if name != NAME:
+        raise PreconditionFailed(f"Validation failed\n\nthe name must be '{NAME}', not '{name}'\n")
     return value
 
 
@@ -128,7 +130,3 @@ def _limit(broker: LimitedBroker, component: str, owner: str, name: str) -> int 
 
 def _open_sessions(broker: LimitedBroker) -> Iterable[Session]:
     return (session for session in broker.sessions if session.peer.is_open)
-
-
-def _term(value: Any) -> str:
-    return "null" if value is None else as_term(value)

@@ -27,7 +27,8 @@ from leveret.client.endpoint import split
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
-_WITHOUT_VHOST: Final = ("users",)
+_WITHOUT_VHOST: Final = ("users", "vhosts", "vhost-limits", "user-limits")
+"""Resources whose paths do not begin with the virtual host of the API."""
 _CONNECT_S: Final = 5.0
 _INTERRUPTED: Final = 130
 
@@ -111,7 +112,7 @@ class Api:
                 f"{self.address} answered {response.status}: check that it is Leveret and has a virtual host "
                 f"'{self._vhost}'"
             )
-        raise ApiError(str(reason))
+        raise ApiError(" ".join(map(str, reason)) if isinstance(reason, list) else str(reason))
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from leveret.cli.consume import consume
 from leveret.cli.definitions import definitions
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
+from leveret.cli.limits import limits
+from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
 from leveret.cli.publish import publish
@@ -22,6 +24,7 @@ from leveret.cli.serve import serve
 from leveret.cli.tables import escape_unencodable_characters
 from leveret.cli.topic import topic
 from leveret.cli.users import users
+from leveret.cli.vhosts import vhosts
 
 app = typer.Typer(
     help="A message broker that accounts for every message.",
@@ -53,7 +56,10 @@ for command in (demo, serve, publish, consume, redrive, audit, backup):
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")
+app.add_typer(permissions, name="permissions")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(policies, name="policies")
 app.add_typer(definitions, name="definitions")
+app.add_typer(vhosts, name="vhosts")
+app.add_typer(limits, name="limits")
 app.add_typer(config, name="config")

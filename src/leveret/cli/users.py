@@ -1,7 +1,7 @@
-"""`leveret users`: list, create, permit, delete and recover users.
+"""`leveret users`: list, create, delete and recover users.
 
 Parses, calls the broker's HTTP API, prints. A password is prompted for or read from a file, because others
-could see it on a command line. The broker decides which names, tags and permissions are valid. Only `recover`
+could see it on a command line. The broker decides which names and tags are valid. Only `recover`
 works without the broker, on its files.
 """
 
@@ -18,7 +18,7 @@ from leveret.cli.options import AsJson
 from leveret.cli.screen import Screen
 from leveret.cli.tables import Page, show_json
 
-users = typer.Typer(help="Manage users and their permissions.", no_args_is_help=True)
+users = typer.Typer(help="Manage users; `leveret permissions` says what they may do.", no_args_is_help=True)
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="The user's name.")]
 PasswordFile: TypeAlias = Annotated[
@@ -34,8 +34,12 @@ def list_users(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = 
     """List all users, with their permissions in the virtual host."""
     with exit_on_error(as_json=as_json):
         api = Api(http, vhost=vhost)
-        permissions = {row["user"]: row for row in api.get("permissions")}
-        users_json = [{**user, "permissions": permissions.get(user["name"])} for user in api.get("users")]
+        permissions = {row["user"]: row for row in api.get("vhosts", vhost, "permissions")}
+        # Password hashes, which the API shows too, are left out.
+        users_json = [
+            {"name": user["name"], "tags": user["tags"], "permissions": permissions.get(user["name"])}
+            for user in api.get("users")
+        ]
     if as_json:
         show_json(users_json)
         return
@@ -52,12 +56,15 @@ def create(
     password_file: PasswordFile = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="administrator, monitoring or management; repeatable.", show_default=False),
+        typer.Option(
+            help="administrator, monitoring, policymaker, management or impersonator; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Create a user, or replace the password and tags of one. Grant permissions with `permit`.
+    """Create a user, or replace the password and tags of one. Grant permissions with `permissions set`.
 
     leveret users create spark --password-file spark.password
     """
@@ -65,33 +72,6 @@ def create(
     with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost="/").put("users", name, body=body)
     screen.result({"user": name, "tags": body["tags"]}, f"user '{name}' can log in with this password")
-
-
-@users.command()
-def permit(
-    name: Name,
-    configure: Annotated[
-        str, typer.Option(help="Regular expression: what the user may declare and delete.")
-    ] = "",
-    write: Annotated[str, typer.Option(help="Regular expression: what the user may publish to.")] = "",
-    read: Annotated[
-        str, typer.Option(help="Regular expression: what the user may consume, inspect and purge.")
-    ] = "",
-    http: Http = DEFAULT_HTTP,
-    vhost: Vhost = "/",
-    as_json: AsJson = False,
-) -> None:
-    """Set a user's permissions in a virtual host: regular expressions over names; '' permits nothing.
-
-    leveret users permit spark --read '^orders$' --write '^results$'
-    """
-    permissions = {"configure": configure, "write": write, "read": read}
-    with exit_on_error(as_json=as_json) as screen:
-        Api(http, vhost=vhost).put("permissions", name, body=permissions)
-    screen.result(
-        {"user": name, "vhost": vhost, **permissions},
-        f"permissions of user '{name}' in vhost '{vhost}' are set",
-    )
 
 
 @users.command()

@@ -191,7 +191,7 @@ class Definitions:
         """
         # Encoded on the caller's thread, which gets errors of bad rows; arguments may change later.
         statements = [statement for change in changes for statement in statements_of(change)]
-        handover = _Handover(number, statements, changes[0].removed)
+        handover = _Handover(number, statements, not changes or changes[0].removed)
         with self._condition:
             assert number > self._last, f"change {number} comes after {self._last}"
             self._last = number

@@ -169,7 +169,6 @@ def a_virtual_host_is_deleted_under_its_clients(play: Play) -> None:
     channel.confirm_select()
     channel.publish("1", key="q", delivery_mode=2)
     channel.basic_get("q")
-    channel.basic_consume("mine", "c")
     play.http("DELETE", "/api/vhosts/{v}")
     play.settle()
     _opening(play, vhost=vhost)

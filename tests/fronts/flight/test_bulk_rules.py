@@ -9,6 +9,7 @@ from leveret.amqp.properties import encode
 from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.errors import QueryRefused
+from leveret.broker.parameters import Key
 from leveret.broker.queries.row_routing import RowOptions
 from leveret.broker.queries.staged_batch_notes import StageName
 from leveret.broker.queries.staged_batches import Stages
@@ -72,6 +73,23 @@ class TestStages:
         answers = Answers(asked.broker.server.broker)
         refused = asked.broker.call(lambda: answers.stage("guest", descriptor, rows))
         assert refused == actions.Refused(code, sentence)
+
+    def test_rows_with_a_routing_key_that_the_user_may_not_write_are_refused(self, asked):
+        add_user(asked.broker, "ann")
+        header = b"\0\x3c\0\0" + (1).to_bytes(8) + b"\0\0"
+        inside = asked.broker.server.broker
+        answers = Answers(inside)
+
+        def staged(key: bytes) -> object:
+            inside.parameters.put(
+                Key("topic-permission", "/", "ann"), {"amq.topic": {"write": "^own", "read": ""}}
+            )
+            descriptor = StageDescriptor("/", f"writer-{key!r}", 0, "s", timeout_s=600.0, mandatory=False)
+            return answers.stage("ann", descriptor, [(b"amq.topic", key, header, b"1")])
+
+        assert asked.broker.call(lambda: staged(b"own.rows")) == actions.Done()
+        sentence = "access to topic 'rows' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
+        assert asked.broker.call(lambda: staged(b"rows")) == actions.Refused(403, sentence)
 
     def test_a_stage_that_is_whole_is_shown(self, asked):
         for bodies, before in (([b"1", b"2"], 0), ([b"3"], 2), ([], 3)):

@@ -1,5 +1,8 @@
 """Users and what they may do: made, changed and removed over HTTP, in RabbitMQ's words, and at once."""
 
+import base64
+import hashlib
+
 import pika
 import pytest
 from pika.exceptions import (
@@ -194,6 +197,8 @@ REFUSED = [
         400,
         "password_hash is not a hash of leveret_password_hashing_argon2id",
     ),
+    ("/api/users/new", {"password": "x", "tags": "", "limits": {"max-x": 1}}, 400, "Unrecognised terms"),
+    ("/api/users/new", {"password": "x", "tags": "", "limits": 5}, 400, "limits must be an object"),
     ("/api/permissions/%2F/nobody", ALL, 404, "no user 'nobody'"),
     ("/api/permissions/nowhere/guest", ALL, 404, "Not Found"),
     ("/api/permissions/%2F/guest", {"configure": "", "read": ""}, 400, "write is missing"),
@@ -218,6 +223,77 @@ def test_what_can_not_be_is_one_sentence_and_changes_nothing(api):
         assert reason in answer.json["reason"]
     assert (api.get("/api/users").json, api.get("/api/permissions").json) == before
     assert api.get("/api/overview").status == 200
+
+
+def rabbitmq_hash(algorithm, password="pw"):
+    hashed = hashlib.new(algorithm, b"salt" + password.encode()).digest()
+    return base64.b64encode(b"salt" + hashed).decode()
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha512", "md5"])
+def test_a_hash_of_rabbitmq_is_taken_used_and_given_back_as_it_was(api, algorithm):
+    given = {
+        "password_hash": rabbitmq_hash(algorithm),
+        "hashing_algorithm": f"rabbit_password_hashing_{algorithm}",
+        "tags": ["management"],
+        "name": "ann",
+        "limits": {"max-channels": 3},
+    }
+    assert api.ask("PUT", "/api/users/ann", body=given).status == 201
+    assert api.get("/api/whoami", "ann:pw").status == 200
+    for wrong in ("ann:PW", "ann:"):
+        assert api.get("/api/whoami", wrong).status == 401
+    assert api.get("/api/users/ann").json == given, "a login does not replace the hash"
+    shown = api.get("/api/users/ann").json
+    assert api.ask("PUT", "/api/users/bob", body={**shown, "name": "bob"}).status == 201
+    assert api.get("/api/whoami", "bob:pw").status == 200
+
+
+def test_a_hash_without_an_algorithm_is_of_sha256(api):
+    api.ask("PUT", "/api/users/ann", body={"password_hash": rabbitmq_hash("sha256"), "tags": "management"})
+    assert api.get("/api/whoami", "ann:pw").status == 200
+    assert api.get("/api/users/ann").json["hashing_algorithm"] == "rabbit_password_hashing_sha256"
+
+
+def test_a_hash_of_leveret_is_given_to_another_user(api):
+    api.ask("PUT", "/api/users/ann", body={"password": "secret", "tags": "management"})
+    shown = api.get("/api/users/ann").json
+    assert shown["hashing_algorithm"] == "leveret_password_hashing_argon2id"
+    assert api.ask("PUT", "/api/users/bob", body=shown).status == 201
+    assert api.get("/api/whoami", "bob:secret").status == 200
+
+
+@pytest.mark.parametrize("body", [{}, {"password_hash": ""}])
+def test_without_a_password_nobody_logs_in_with_one(api, body):
+    assert api.ask("PUT", "/api/users/ann", body={**body, "tags": "management"}).status == 201
+    for password in ("", "ann", "x"):
+        assert api.get("/api/whoami", f"ann:{password}").status == 401
+    shown = api.get("/api/users/ann").json
+    assert (shown["password_hash"], shown["hashing_algorithm"]) == ("", "rabbit_password_hashing_sha256")
+
+
+def test_users_are_deleted_together_or_not_at_all(ann):
+    ann.ask("PUT", "/api/users/bob", body={"password": "b", "tags": ""})
+    refused = ann.ask("POST", "/api/users/bulk-delete", body={"users": ["ann", "nobody"]})
+    assert (refused.status, refused.json["reason"]) == (404, "no user 'nobody'")
+    for body, sentence in (
+        ({}, "[{key_missing,users}]"),
+        ({"users": "bob"}, "users must be a list of strings."),
+        ({"users": ["ann", "guest"]}, "'guest' is the only administrator: make another one first"),
+    ):
+        refused = ann.ask("POST", "/api/users/bulk-delete", body=body)
+        assert (refused.status, refused.json["reason"]) == (400, sentence)
+    assert len(ann.get("/api/users").json) == 3
+    assert ann.ask("POST", "/api/users/bulk-delete", body={"users": ["ann", "bob", "ann"]}).status == 204
+    assert [each["name"] for each in ann.get("/api/users").json] == ["guest"]
+
+
+def test_users_without_permissions_and_permissions_of_a_user(ann):
+    ann.ask("PUT", "/api/users/bob", body={"password": "b", "tags": ""})
+    assert [each["name"] for each in ann.get("/api/users/without-permissions").json] == ["bob"]
+    assert ann.get("/api/users/ann/permissions").json == [{"user": "ann", "vhost": "/", **ALL}]
+    assert ann.get("/api/users/bob/permissions").json == []
+    assert ann.get("/api/users/nobody/permissions").status == 404
 
 
 def test_any_bytes_are_a_name_and_a_password(api):

@@ -222,7 +222,7 @@ class Plan:
         )
         if item_limits := item.get("limits"):
             user_limits = Fields(f"{item.place}.limits", item_limits).fields
-            item.check(lambda: usage_limits.check(user_limits, of_user=True))
+            item.check(lambda: usage_limits.check_limits(user_limits, of_user=True))
             self._plan(
                 item,
                 lambda: limits.put(self._broker, name, user_limits, of_user=True, begin=lambda: None),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from leveret.broker.access import administration
 from leveret.broker.operations import vhosts
 from leveret.broker.parameters import Key
-from leveret.broker.usage_limits import USER_LIMITS, VHOST_LIMITS, check, key_of
+from leveret.broker.usage_limits import USER_LIMITS, VHOST_LIMITS, check_limits, key_of
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -25,7 +25,7 @@ def put(
 ) -> None:
     """Set limits of a virtual host or a user, besides the ones that are set."""
     key = _key(broker, owner, of_user=of_user)
-    check(limits, of_user=of_user)
+    check_limits(limits, of_user=of_user)
     begin()
     broker.parameters.put(key, {**(broker.parameters.get(key) or {}), **limits})
 

@@ -66,6 +66,11 @@ def quoted(text: str) -> str:
     return f"[{','.join(map(str, data))}]"
 
 
+def json_term(value: Value) -> str:
+    """Return a value from JSON as RabbitMQ's HTTP API prints it: null has a name of its own there."""
+    return "null" if value is None else as_term(value)
+
+
 def as_term(value: Value, depth: int = PRINTED_DEPTH_MAX) -> str:
     """Return a value as `~p` prints it, without what is nested deeper than `depth`.
 

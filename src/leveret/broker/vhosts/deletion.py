@@ -25,7 +25,7 @@ from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.log import Log
 
 _COMPONENT: Final = "deleted-vhosts"
-_LOGS_PER_TURN: Final = 256
+_LOGS_PER_TURN: Final = 32
 
 
 class Peer(Protocol):

@@ -21,7 +21,7 @@ from leveret.broker.canonical import Value
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues.argument_checks import EXPIRY_MS_MAX, duration_us
 from leveret.broker.queues.arguments import OVERFLOWS, TIMEOUT_ACTIONS
-from leveret.broker.queues.erlang_terms import as_term
+from leveret.broker.queues.erlang_terms import as_term, json_term
 
 POLICY: Final = "policy"
 OPERATOR_POLICY: Final = "operator_policy"
@@ -196,7 +196,7 @@ def policy_of(name: str, document: Mapping[str, Any], *, operator: bool) -> Poli
 def operator_policy_document(name: str, value: Any) -> dict[str, Any]:
     """Return the document of an operator policy that was set as a parameter; raise if the value is wrong."""
     if not isinstance(value, Mapping):
-        raise _invalid(f"{name} not a list {as_term(value)}")
+        raise _invalid(f"{name} not a list {json_term(value)}")
     required, known = ("definition", "pattern", "priority"), ("apply-to", "definition", "pattern", "priority")
     unknown = _terms({key: item for key, item in value.items() if key not in known})
     problems = [f"Unrecognised terms {unknown} in {name}"] if set(value) - set(known) else []
@@ -207,7 +207,7 @@ def operator_policy_document(name: str, value: Any) -> dict[str, Any]:
 
 
 def _terms(items: Mapping[str, Any]) -> str:
-    return "[" + ",".join(f'{{<<"{name}">>,{as_term(value)}}}' for name, value in items.items()) + "]"
+    return "[" + ",".join(f'{{<<"{name}">>,{json_term(value)}}}' for name, value in items.items()) + "]"
 
 
 def _check_definition(definition: Mapping[str, Any], *, operator: bool) -> None:

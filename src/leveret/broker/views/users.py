@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker.access.passwords import as_algorithm_and_hash
+from leveret.broker.usage_limits import USER_LIMITS, key_of
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ class UserView(NamedTuple):
     password_hash: str
     """The hash of the password, in the form of its algorithm; only administrators may see it."""
     hashing_algorithm: str
+    limits: Mapping[str, int]
 
 
 class PermissionView(NamedTuple):
@@ -46,17 +49,19 @@ class TopicPermissionView(NamedTuple):
 def list_users(broker: Broker, selection: Selection = EVERYTHING) -> Listing[UserView]:
     """Return a page of all users; the selection's virtual hosts have no effect."""
     users = broker.accounts.users.values()
-    return sorted_page(users, selection, keys={"name": lambda user: user.name}, describe=_user)
+    return sorted_page(
+        users, selection, keys={"name": lambda user: user.name}, describe=partial(_user, broker)
+    )
 
 
 def each_user(broker: Broker) -> Iterator[UserView]:
     """Iterate over all users by name."""
-    return (_user(user) for _, user in sorted(broker.accounts.users.items()))
+    return (_user(broker, user) for _, user in sorted(broker.accounts.users.items()))
 
 
 def one_user(broker: Broker, name: str) -> UserView | None:
     user = broker.accounts.users.get(name)
-    return None if user is None else _user(user)
+    return None if user is None else _user(broker, user)
 
 
 def list_permissions(broker: Broker, selection: Selection = EVERYTHING) -> Listing[PermissionView]:
@@ -91,6 +96,9 @@ def _permission(user: User, vhost: str, permissions: Permissions) -> PermissionV
     return PermissionView(user.name, vhost, permissions.configure, permissions.write, permissions.read)
 
 
-def _user(user: User) -> UserView:
+def _user(broker: Broker, user: User) -> UserView:
     algorithm, password_hash = as_algorithm_and_hash(user.password_hash)
-    return UserView(user.name, tuple(sorted(user.tags)), len(user.permissions), password_hash, algorithm)
+    limits = broker.parameters.get(key_of(USER_LIMITS, user.name)) or {}
+    return UserView(
+        user.name, tuple(sorted(user.tags)), len(user.permissions), password_hash, algorithm, limits
+    )

@@ -31,6 +31,8 @@ from leveret.broker.access import administration
 from leveret.broker.access.accounts import User
 from leveret.broker.access.passwords import SHA256, of_algorithm_and_hash
 from leveret.broker.broker import Broker
+from leveret.broker.operations import limits
+from leveret.broker.usage_limits import check_limits
 from leveret.broker.views.users import (
     PermissionView,
     UserView,
@@ -46,7 +48,7 @@ from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.request_bodies import BadRequest, Body, check_fields, check_required, text_in
 
-_USER_FIELDS: Final = ("password", "password_hash", "hashing_algorithm", "tags", "name")
+_USER_FIELDS: Final = ("password", "password_hash", "hashing_algorithm", "tags", "limits", "name")
 _PERMISSIONS: Final = ("configure", "write", "read")
 
 
@@ -85,10 +87,16 @@ class Users:
         administration.check_user(
             self._broker, name, tags=tags, password=password, has_hash=password_hash != ""
         )
+        user_limits: Any = body.get("limits") or {}
+        if not isinstance(user_limits, dict):
+            raise BadRequest("limits must be an object.")
+        check_limits(user_limits, of_user=True)
         if password is not None:
             password_hash = await self.hash_password(password)
         self._changed()
         is_new = administration.put_user(self._broker, name, password_hash=password_hash, tags=tags)
+        if user_limits:
+            limits.put(self._broker, name, user_limits, of_user=True, begin=self._changed)
         return Response(status_code=201 if is_new else 204)
 
     async def hash_password(self, password: str) -> str:
@@ -189,6 +197,7 @@ def _described(user: UserView) -> dict[str, object]:
         "password_hash": user.password_hash,
         "hashing_algorithm": user.hashing_algorithm,
         "tags": [text(tag) for tag in user.tags],
+        "limits": dict(user.limits),
     }
 
 
