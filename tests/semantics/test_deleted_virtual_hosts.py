@@ -14,6 +14,10 @@ from leveret.broker.broker import Broker as Inner
 from leveret.broker.operations import limits, vhosts
 from leveret.broker.operations.policies import put_policy
 from leveret.broker.vhosts.vhost import VirtualHost
+from leveret.broker.views.groups import each_group
+from leveret.broker.views.policies import policies_in
+from leveret.broker.views.queues import each_queue
+from leveret.broker.views.topics import each_topic
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel, Client, ClosedByBroker
 from tests.semantics.grouping import join, stream, topic
@@ -237,6 +241,40 @@ def test_a_broker_without_virtual_hosts_starts_again(broker: Broker) -> None:
     assert broker.call(lambda: dict(broker.server.broker.vhosts)) == {}
     create(broker, "/")
     Client(broker.port).channel().declare("q")
+
+
+def test_lists_under_way_pass_over_it(broker: Broker, filled: Client) -> None:
+    def look(inner: Inner, begin: Callable[[], None]) -> list[Any]:
+        lists: list[Iterator[Any]] = [
+            iter(each_topic(inner, ["v"])),
+            iter(each_group(inner, ["v"])),
+            iter(each_queue(inner, ["v"]).views),
+            policies_in(inner, "v", operator=False),
+        ]
+        vhosts.delete(inner, "v", begin=begin)
+        return [list(views) for views in lists]
+
+    assert do(broker, look) == [[], [], [], []]
+
+
+def test_what_is_defined_in_it_and_refused_later_is_undone_without_it(
+    broker: Broker, filled: Client, errors_expected: None
+) -> None:
+    def change(inner: Inner, begin: Callable[[], None]) -> None:
+        begin()
+        administration.permit(inner, "v", "guest", **ALL)
+        vhosts.create(inner, "v", description="other", begin=begin)
+        limits.put(inner, "v", {"max-queues": 7}, of_user=False, begin=begin)
+        inner.vhosts["v"].add_lasting_queue("late")
+        vhosts.delete(inner, "v", begin=begin)
+
+    broker.call(broker.definitions.fill)
+    do(broker, change)
+    assert vhost(broker) is None
+    broker.call(broker.definitions.heal)
+    settled(broker)
+    broker.restart()
+    assert (vhost(broker), logs(broker)) == (None, set())
 
 
 def test_many_queues_are_deleted_over_several_turns(broker: Broker) -> None:

@@ -3,7 +3,8 @@
 Rows and logs become durable independently of one another, and each can be damaged without the other. So a
 queue without a row is restored from the label of its log, and a virtual host that other rows name is created
 again. A row that names a missing object is removed, so that its permission or binding does not apply to an
-object created later with this name. The rule: no user gets more permissions than the rows contain.
+object created later with this name. Logs of a deleted virtual host are deleted (`vhosts.deletion`). The rule:
+no user gets more permissions than the rows contain.
 """
 
 from __future__ import annotations

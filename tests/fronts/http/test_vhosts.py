@@ -194,3 +194,14 @@ def served(broker: Broker) -> Iterator[Api]:
     api.run(api.listener.start())
     yield api
     api.run(api.listener.stop())
+
+
+def test_what_can_not_be_written_is_refused_and_undone(api: Api) -> None:
+    definitions = api.broker.definitions
+    api.broker.call(definitions.fill)
+    for path, body in (("vhosts/v", {}), ("vhost-limits/%2F/max-queues", {"value": 0})):
+        answer = api.ask("PUT", f"/api/{path}", body=body)
+        assert (answer.status, answer.json["error"]) == (503, "unavailable")
+    assert api.get("/api/vhosts/v").status == 404
+    assert api.get("/api/vhost-limits").json == []
+    api.broker.call(definitions.heal)

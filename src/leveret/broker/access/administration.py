@@ -103,7 +103,8 @@ def permit(broker: Broker, vhost: str, name: str, *, configure: str, write: str,
             else:
                 user.permissions[vhost] = before
         broker.accounts.version += 1
-        broker.vhosts[vhost].version += 1
+        if vhost in broker.vhosts:
+            broker.vhosts[vhost].version += 1
 
     broker.define(Change(row), undo=undo)
     # Channels cache the routes that they may publish to.

@@ -203,7 +203,7 @@ class VirtualHost(Topology):
         return number
 
     def close(self) -> list[Log]:
-        """End all queues, groups and batches of a virtual host that is deleted; return its logs.
+        """End all objects of a virtual host that is deleted; return its logs.
 
         Nothing is written: the logs are deleted when the deletion of the virtual host is on disk.
         """
@@ -221,7 +221,7 @@ class VirtualHost(Topology):
             if queue.trail is not None:
                 self.broker.ledger.forget_trail(queue.trail)
             logs += queue.logs
-        for objects in (self.queues, self.plain_queues, self.streams):
+        for objects in (self.queues, self.plain_queues, self.streams, self.exchanges):
             objects.clear()
         self.version += 1
         return logs

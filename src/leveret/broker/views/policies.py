@@ -32,4 +32,5 @@ def one_policy(broker: Broker, vhost: str, name: str, *, operator: bool) -> Poli
 
 
 def _policies(broker: Broker, vhost: str, *, operator: bool) -> Mapping[str, Policy]:
-    return broker.vhosts[vhost].policies.by_name[OPERATOR_POLICY if operator else POLICY]
+    host = broker.vhosts.get(vhost)
+    return {} if host is None else host.policies.by_name[OPERATOR_POLICY if operator else POLICY]

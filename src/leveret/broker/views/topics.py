@@ -52,9 +52,9 @@ def each_topic(broker: Broker, vhosts: Collection[str]) -> Iterator[TopicView]:
 
 
 def one_topic(broker: Broker, vhost: str, name: str) -> TopicView | None:
-    host = broker.vhosts[vhost]
-    streams = topics.partitions(host, name)
-    return _topic(host, name, streams) if streams else None
+    host = broker.vhosts.get(vhost)
+    streams = [] if host is None else topics.partitions(host, name)
+    return _topic(host, name, streams) if host is not None and streams else None
 
 
 def _topic(vhost: VirtualHost, name: str, streams: list[Stream]) -> TopicView:
