@@ -125,7 +125,7 @@ class Authority:
         """Return the path of a new revocation list, with these certificates and those revoked before."""
         for each in revoked:
             openssl("ca", "-config", self._config, "-revoke", each.certificate)
-        file = self._directory / "revoked.pem"
+        file = self._directory / "revocations.pem"
         openssl("ca", "-config", self._config, "-gencrl", "-crldays", str(days), "-out", file)
         return file
 

@@ -27,6 +27,7 @@ from leveret.server.certificates import (
     is_pem,
     revocation_lists_in,
 )
+from leveret.server.tls_refusals import TellingHandshake
 
 T = TypeVar("T")
 
@@ -76,6 +77,7 @@ class TlsSettings:
     def context(self) -> ssl.SSLContext:
         """Return a context for new connections; raise `TlsError` if a file can't be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sslobject_class = TellingHandshake
         context.minimum_version = VERSIONS[self.minimum_version]
         self._load_certificate(context)
         if self.asks_clients:
