@@ -11,7 +11,11 @@ from leveret.server.configuration import DEFAULT, Configuration, ConfigurationEr
 from leveret.server.settings import SETTINGS, Setting, Value
 
 TEXTS = {"data.directory": "elsewhere", "tls.certificate": "c.pem", "tls.key": "k.pem", "log.file": "b.log"}
-TLS = {"tls.certificate": ("--tls-cert", "c.pem"), "tls.key": ("--tls-key", "k.pem")}
+TLS = {
+    "tls.certificate": ("--tls-cert", "c.pem"),
+    "tls.key": ("--tls-key", "k.pem"),
+    "tls.client_authority": ("--set", "a.pem"),
+}
 
 
 def another_value(setting: Setting) -> Value:

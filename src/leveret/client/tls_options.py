@@ -126,6 +126,7 @@ def _reason(error: Exception) -> str:
     sentences = {
         "KEY_VALUES_MISMATCH": "the key is that of another certificate",
         "KEY_TYPE_MISMATCH": "the key is that of another certificate",
+        "NO_CERTIFICATE_ASSIGNED": "the key is that of another certificate",
         "NO_CERTIFICATE_OR_CRL_FOUND": "there is no certificate in PEM form in it",
         "BAD_DECRYPT": "the key has a password",
         "BAD_PASSWORD_READ": "the key has a password",

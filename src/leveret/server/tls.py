@@ -115,7 +115,7 @@ class TlsSettings:
             context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error)
-            if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+            if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
                 raise TlsError(
                     f"key {self.key} (tls.key) is that of another certificate than "
                     f"'{chain[0].distinguished_name}', the first in {self.certificate} (tls.certificate)"
