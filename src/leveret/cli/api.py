@@ -92,9 +92,9 @@ class Api:
             finally:
                 connection.close()
         except (OSError, HTTPException) as error:
-            reason = explained(error, plain="use http:// for it, or the broker's port for https://")
-            if not reason:
-                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if why := explained(error, plain="use http:// for it, or the broker's port for https://"):
+                raise ApiError(f"no connection to {self.address}: {why} (check --http)") from error
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             if isinstance(error, RemoteDisconnected) and self._tls is None:
                 reason += "; is this a port for https://?"
             raise ApiError(f"{self.address} does not answer: {reason} (check --http)") from error
