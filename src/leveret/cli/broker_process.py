@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
@@ -24,6 +25,7 @@ from leveret.server.alarms import Measure, measured
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
+from leveret.server.hashing import HashThreads
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.server import Server
@@ -55,6 +57,7 @@ async def serve(
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
     host, http_port = configuration["listeners.host"], configuration.port("http_port")
     tls = None if configuration.tls is None else CurrentTls(configuration.tls)
+    backlog = configuration["listeners.backlog"]
     server = Server(
         OsFiles(str(directory)),
         definitions=Definitions(str(directory / "definitions.db")),
@@ -63,25 +66,31 @@ async def serve(
         options=configuration.store_options,
         limits=configuration.limits,
         measure=_measure(configuration),
+        measure_every_s=configuration["alarms.interval_s"],
         goodbye_s=configuration["process.stop_timeout_s"],
         handshake_s=configuration["amqp.handshake_timeout_s"],
         memory_max_bytes=_memory_max_bytes(configuration),
         flight=_flight(configuration, flight_cpus),
         tls=tls,
         descriptors=descriptors,
+        backlog=backlog,
+        hashing=HashThreads(
+            threads_max=configuration["logins.hash_threads_max"],
+            waiting_max=configuration["logins.hashes_waiting_max"],
+        ),
     )
     reload = Reload(configuration, read_configuration, server, tls, manager, flight_cpus)
     told = _listen_for_signals(reload)
     await server.start()
-    app = create_app(server.broker, changed=server.turns.begin)
-    limits = configuration.http_limits
-    http = (
-        []
-        if http_port == OFF
-        else [HttpListener(app, host, http_port, limits=limits, descriptors=descriptors)]
-    )
+    app = create_app(server.broker, changed=server.turns.begin, limits=configuration.api_limits)
+    shared: dict[str, Any] = {
+        "limits": configuration.http_limits,
+        "descriptors": descriptors,
+        "backlog": backlog,
+    }
+    http = [] if http_port == OFF else [HttpListener(app, host, http_port, **shared)]
     if tls is not None and (port := tls.settings.http_port) != OFF:
-        http.append(HttpListener(app, host, port, tls=tls, limits=limits, descriptors=descriptors))
+        http.append(HttpListener(app, host, port, tls=tls, **shared))
     try:
         for listener in http:
             await listener.start()
@@ -178,7 +187,7 @@ class Reload:
             return
         if tls is not None and self._tls is not None:
             self._tls.replace(tls)
-        self._server.change_alarms(_measure(new))
+        self._server.change_alarms(_measure(new), new["alarms.interval_s"])
         self._replace_flight(new, files)
         changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):

@@ -31,6 +31,7 @@ from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
+from leveret.fronts.http.limits import ApiLimits
 from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
@@ -45,9 +46,14 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
-def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
+def create_app(
+    broker: Broker,
+    *,
+    changed: Callable[[], None],
+    limits: ApiLimits = ApiLimits(),  # noqa: B008  (frozen)
+) -> Starlette:
     """Return the application. `changed` is called before a handler changes the broker: it begins a turn."""
-    durability = Durability(broker, changed=changed)
+    durability = Durability(broker, changed=changed, wait_s=limits.durability_timeout_s)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
 
@@ -58,7 +64,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
         return _private(handler, login)
 
     def changing(handler: Change) -> Endpoint:
-        return _change(handler, login, durability)
+        return _change(handler, login, durability, body_max_bytes=limits.body_max_bytes)
 
     one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
     one_group = "/api/groups/{vhost}/{group}"
@@ -158,11 +164,11 @@ def _private(handler: Handler, login: Login) -> Endpoint:
     return endpoint
 
 
-def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
+def _change(handler: Change, login: Login, durability: Durability, *, body_max_bytes: int) -> Endpoint:
     """Return an endpoint that reads the body before the login, and answers when the change is on disk."""
 
     async def endpoint(request: Request) -> Response:
-        body = await body_of(request)
+        body = await body_of(request, bytes_max=body_max_bytes)
         with _errors_as_problems():
             user = await login(request)
             before = durability.last_change

@@ -16,8 +16,6 @@ from leveret.fronts.http.errors import Problem
 
 Body: TypeAlias = Mapping[str, Any]
 
-BYTES_MAX = 64 << 10
-
 
 class BadRequest(Problem):
     """A 400; nothing was changed. Example: `BadRequest("the name is too long")`."""
@@ -26,14 +24,14 @@ class BadRequest(Problem):
         super().__init__(400, "bad_request", sentence)
 
 
-async def body_of(request: Request) -> Body:
+async def body_of(request: Request, *, bytes_max: int) -> Body:
     """Return the object in the request's body; an empty one if the body is empty."""
     data = bytearray()
     try:
         async for piece in request.stream():
             data += piece
-            if len(data) > BYTES_MAX:
-                raise Problem(413, "content_too_large", f"The body is larger than {BYTES_MAX} bytes.")
+            if len(data) > bytes_max:
+                raise Problem(413, "content_too_large", f"The body is larger than {bytes_max} bytes.")
     except ClientDisconnect:
         # The client is gone and does not read this answer.
         raise BadRequest("The body is incomplete.") from None
