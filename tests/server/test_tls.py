@@ -170,6 +170,13 @@ def test_who_speaks_no_tls_is_not_answered_over_https(https, serving):
     assert serving.process.poll() is None
 
 
+def test_amqp_over_tls_can_be_off_while_https_is_on(tmp_path, certificate):
+    given = ("--tls-cert", str(certificate), "--tls-key", str(certificate.with_name("key.pem")))
+    with Serving(tmp_path / "data", *given, "--set", "listeners.amqps_port=-1") as server:
+        assert re.findall(r"\b\w+(?=://)", server.line) == ["amqp", "http", "https"]
+        assert server.terminate() == 0
+
+
 def test_nothing_listens_in_the_clear_where_nothing_is_to(tmp_path, certificate, trusting):
     given = ("--tls-cert", str(certificate), "--tls-key", str(certificate.with_name("key.pem")))
     free = ("--tls-port", "0", "--https-port", "0", "--http-port", "-1")
@@ -188,6 +195,11 @@ WRONG = {
         ("--port", "-1"),
         1,
         "nobody could connect: listeners.amqp_port is off",
+    ),
+    "nobody could connect with TLS either": (
+        ("--port", "-1", "--tls-cert", "{cert}", "--tls-key", "{key}", "--set", "listeners.amqps_port=-1"),
+        1,
+        "listeners.amqp_port is off, and so is listeners.amqps_port",
     ),
     "no key": (("--tls-cert", "{cert}"), 1, "--tls-cert: tls.certificate is set and tls.key is not"),
     "no certificate": (("--tls-key", "{key}"), 1, "--tls-key: tls.key is set and tls.certificate is not"),

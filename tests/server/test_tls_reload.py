@@ -19,6 +19,10 @@ from pyarrow import flight
 
 from leveret.client import BlockingConnection, NotConnected
 from leveret.flight import actions
+from leveret.spark.endpoint import find
+from leveret.spark.errors import BrokerRefused
+from leveret.spark.flight_calls import Calls
+from leveret.spark.options import SourceOptions
 from tests.certificates import Authority, Identity
 from tests.e2e.serving import Serving
 from tests.fronts.flight.flight_client import Bulk
@@ -130,6 +134,19 @@ def test_clients_are_asked_and_revoked_while_the_broker_runs(running: Running) -
         assert "127.0.0.1: the client's certificate is refused: it is revoked" in running.server.errors
         assert connection.connection is not None
         assert connection.connection.sessions == 1
+
+
+def test_spark_presents_the_certificate_of_its_url_to_amqp_and_to_flight(running: Running) -> None:
+    running.write(client_certificates="required", client_authority=str(running.first.certificate))
+    running.hang_up("2 settings differ")
+    client = running.first.issue("client")
+    flight_asks(running, client)
+    asked = {"url": running.amqps(client), "queue": "q", "tlsCaFile": str(running.first.certificate)}
+    found = find(SourceOptions.parse(asked))
+    with Calls(found) as calls, pytest.raises(BrokerRefused, match="no queue 'q'"):
+        calls.ask(actions.Snapshot("/", "q"), actions.Planned)
+    with pytest.raises(BrokerRefused, match="it wants a certificate of this client"):
+        find(SourceOptions.parse(asked | {"url": running.amqps()}))
 
 
 def flight_asks(running: Running, client: Identity) -> None:

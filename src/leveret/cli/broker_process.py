@@ -14,8 +14,8 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
@@ -55,9 +55,8 @@ async def serve(
     descriptors = Descriptors()
     directory = Path(configuration["data.directory"])
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
-    host, http_port = configuration["listeners.host"], configuration.port("http_port")
+    host = configuration["listeners.host"]
     tls = None if configuration.tls is None else CurrentTls(configuration.tls)
-    backlog = configuration["listeners.backlog"]
     server = Server(
         OsFiles(str(directory)),
         definitions=Definitions(str(directory / "definitions.db")),
@@ -73,7 +72,7 @@ async def serve(
         flight=_flight(configuration, flight_cpus),
         tls=tls,
         descriptors=descriptors,
-        backlog=backlog,
+        backlog=configuration["listeners.backlog"],
         hashing=HashThreads(
             threads_max=configuration["logins.hash_threads_max"],
             waiting_max=configuration["logins.hashes_waiting_max"],
@@ -82,26 +81,14 @@ async def serve(
     reload = Reload(configuration, read_configuration, server, tls, manager, flight_cpus)
     told = _listen_for_signals(reload)
     await server.start()
-    app = create_app(server.broker, changed=server.turns.begin, limits=configuration.api_limits)
-    shared: dict[str, Any] = {
-        "limits": configuration.http_limits,
-        "descriptors": descriptors,
-        "backlog": backlog,
-    }
-    http = [] if http_port == OFF else [HttpListener(app, host, http_port, **shared)]
-    if tls is not None and (port := tls.settings.http_port) != OFF:
-        http.append(HttpListener(app, host, port, tls=tls, **shared))
+    http = _http(configuration, server, tls, descriptors)
     try:
         for listener in http:
             await listener.start()
         collect_rarely()
-        where = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
-        if server.tls_port is not None:
-            where.append(f"amqps://{host}:{server.tls_port}")
-        where += [listener.url for listener in http]
-        if server.endpoint is not None:
-            where.append(server.endpoint.url)
-        ready = f"ready on {_listed(where)} (version {__version__}, data in {directory})"
+        ready = (
+            f"ready on {_listed(_places(server, host, http))} (version {__version__}, data in {directory})"
+        )
         print(f"leveret: {ready}", flush=True)
         reload.status = ready
         manager.ready(ready)
@@ -113,6 +100,35 @@ async def serve(
             await listener.stop()
         await server.stop()
     return server.failure is not None
+
+
+def _http(
+    configuration: Configuration, server: Server, tls: CurrentTls | None, descriptors: Descriptors
+) -> list[HttpListener]:
+    """Return the listeners for HTTP and HTTPS, which share one application."""
+    app = create_app(server.broker, changed=server.turns.begin, limits=configuration.api_limits)
+    listen = partial(
+        HttpListener,
+        app,
+        configuration["listeners.host"],
+        limits=configuration.http_limits,
+        descriptors=descriptors,
+        backlog=configuration["listeners.backlog"],
+    )
+    port = configuration.port("http_port")
+    listeners = [] if port == OFF else [listen(port)]
+    if tls is not None and tls.settings.http_port != OFF:
+        listeners.append(listen(tls.settings.http_port, tls=tls))
+    return listeners
+
+
+def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str]:
+    """Return the URLs of all listeners."""
+    places = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
+    if server.tls_port is not None:
+        places.append(f"amqps://{host}:{server.tls_port}")
+    places += [listener.url for listener in http]
+    return places if server.endpoint is None else [*places, server.endpoint.url]
 
 
 def _measure(configuration: Configuration) -> Measure:

@@ -248,9 +248,13 @@ def _contradictions(configuration: Configuration) -> list[str]:
             for needed in ("tls.client_authority", "tls.certificate")
             if not configuration[needed]
         ]
-    if configuration["listeners.amqp_port"] == OFF and not certificate:
+    if configuration["listeners.amqp_port"] == OFF:
         where = configuration.origin("listeners.amqp_port")
-        mistakes.append(f"{where}: nobody could connect: listeners.amqp_port is off, and there is no TLS")
+        nobody = f"{where}: nobody could connect: listeners.amqp_port is off, and "
+        if not certificate:
+            mistakes.append(f"{nobody}there is no TLS")
+        elif configuration["listeners.amqps_port"] == OFF:
+            mistakes.append(f"{nobody}so is listeners.amqps_port")
     ports: dict[int, str] = {}
     for listener in _LISTENERS:
         port = configuration.port(listener)

@@ -247,7 +247,7 @@ class Server:
     async def _listen(self) -> None:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
-        if self._tls is not None:
+        if self._tls is not None and self._tls.settings.port != OFF:
             self.tls_port = await self._listen_on(self._tls.settings.port, self._tls)
 
     async def _listen_on(self, port: int, tls: CurrentTls | None = None) -> int:

@@ -93,8 +93,8 @@ class TlsSettings:
         return context
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
-        chain = _read(self.certificate, "tls.certificate", "certificate", certificates_in)
         key = _bytes_of(self.key, "tls.key")
+        chain = _read(self.certificate, "tls.certificate", "certificate", certificates_in)
         if b"ENCRYPTED" in key:
             raise TlsError(
                 f"key {self.key} (tls.key) has a password, and the broker can't ask for one; write the key "
