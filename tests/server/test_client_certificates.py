@@ -308,6 +308,16 @@ def test_an_authority_that_is_not_trusted_is_one_sentence(place: Place, tmp_path
         place.open()
 
 
+def test_a_chain_that_is_not_sent_whole_is_one_sentence(place: Place, tmp_path: Path) -> None:
+    middle = Authority(tmp_path, "middle authority", issuer=place.authority)
+    own = middle.issue("broker")
+    place.ask(certificate=str(own.certificate), key=str(own.key))
+    with pytest.raises(TlsFailed, match="its authority is not trusted, or the broker does not send"):
+        place.open()
+    place.ask(certificate=str(own.chained(middle.certificate)), key=str(own.key))
+    place.open()
+
+
 def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_one_sentence(place: Place) -> None:
     plain, secure = str(place.broker.port), str(place.broker.server.tls_port)
     with pytest.raises(TlsFailed, match=r"the port does not speak TLS; use amqp://"):

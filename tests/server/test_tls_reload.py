@@ -115,6 +115,16 @@ def test_a_file_that_is_wrong_changes_nothing(running: Running) -> None:
         BlockingConnection(running.amqps()).open()
 
 
+def test_to_begin_and_to_end_with_tls_takes_a_restart(running: Running, tmp_path: Path) -> None:
+    running.config.write_text("")
+    running.hang_up("SIGHUP: tls.certificate changes after a restart from")
+    assert all(running.shows(scheme, running.first) for scheme in SECURE)
+    running.write()
+    running.hang_up("2 settings differ")
+    assert all(running.shows(scheme, running.first) for scheme in SECURE)
+    assert "another Flight process" not in running.server.errors
+
+
 def test_clients_are_asked_and_revoked_while_the_broker_runs(running: Running) -> None:
     client = running.first.issue("client")
     authority = str(running.first.certificate)

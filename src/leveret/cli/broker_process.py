@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
@@ -29,9 +30,9 @@ from leveret.server.hashing import HashThreads
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.server import Server
-from leveret.server.settings import SETTINGS
+from leveret.server.settings import SETTINGS, Setting
 from leveret.server.systemd_notify import ServiceManager
-from leveret.server.tls import OFF, REQUIRED, CurrentTls
+from leveret.server.tls import OFF, REQUIRED, CurrentTls, TlsSettings
 from leveret.storage.files import OsFiles
 
 log = logging.getLogger("leveret")
@@ -78,7 +79,7 @@ async def serve(
             waiting_max=configuration["logins.hashes_waiting_max"],
         ),
     )
-    reload = Reload(configuration, read_configuration, server, tls, manager, flight_cpus)
+    reload = Reload(configuration, read_configuration, server, tls, manager)
     told = _listen_for_signals(reload)
     await server.start()
     http = _http(configuration, server, tls, descriptors)
@@ -152,12 +153,20 @@ def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettin
         configuration["data.directory"],
         configuration["listeners.host"],
         port,
-        None if tls is None else tls.certificate,
-        None if tls is None else tls.key,
-        tls.client_authority if tls is not None and tls.client_certificates == REQUIRED else None,
-        cpus,
-        configuration.flight_limits,
+        **({} if tls is None else _flight_tls(tls)),
+        cpus=cpus,
+        limits=configuration.flight_limits,
     )
+
+
+def _flight_tls(tls: TlsSettings) -> dict[str, Any]:
+    """Return the settings of Flight that come from those of TLS: Flight can only require certificates."""
+    authority = tls.client_authority if tls.client_certificates == REQUIRED else None
+    return {
+        "tls_certificate": tls.certificate,
+        "tls_key": tls.key,
+        "tls_client_authority": authority,
+    }
 
 
 class Reload:
@@ -170,7 +179,6 @@ class Reload:
         server: Server,
         tls: CurrentTls | None,
         manager: ServiceManager,
-        flight_cpus: tuple[int, ...],
     ) -> None:
         self._configuration = configuration
         self._read = read_configuration
@@ -178,7 +186,6 @@ class Reload:
         self._tls = tls
         self._files = None if tls is None else tls.settings.digest()
         self._manager = manager
-        self._flight_cpus = flight_cpus
         self.status = "starting"
         """What the service manager shows after a reload."""
         self._daily: asyncio.TimerHandle | None = None
@@ -193,7 +200,7 @@ class Reload:
         try:
             new = self._read()
             tls = None if self._tls is None else new.tls
-            files = None
+            files = self._files
             if tls is not None:
                 tls.context()  # raises what is wrong, before anything is changed
                 files = tls.digest()
@@ -204,32 +211,39 @@ class Reload:
         if tls is not None and self._tls is not None:
             self._tls.replace(tls)
         self._server.change_alarms(_measure(new), new["alarms.interval_s"])
-        self._replace_flight(new, files)
+        self._replace_flight(new, tls, files)
         changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
-            for setting in (each for each in changed if each.is_reloaded is wanted):
+            for setting in (each for each in changed if self._is_reloaded(each, tls) is wanted):
                 old, value = self._configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
         self._configuration = new
         self.look_at_certificates()
 
-    def _replace_flight(self, new: Configuration, files: bytes | None) -> None:
-        """Start another Flight process if the present one would go on with old files or settings."""
+    @staticmethod
+    def _is_reloaded(setting: Setting, tls: TlsSettings | None) -> bool:
+        """Return whether a changed setting holds now. To begin or end with TLS takes a restart."""
+        return setting.is_reloaded and (tls is not None or not setting.name.startswith("tls."))
+
+    def _replace_flight(self, new: Configuration, tls: TlsSettings | None, files: bytes | None) -> None:
+        """Start another Flight process if the present one would go on with old files or settings.
+
+        Other settings of Flight change after a restart.
+        """
         before, self._files = self._files, files
-        endpoint, flight = self._server.endpoint, _flight(new, self._flight_cpus)
-        if endpoint is None or flight is None:
+        endpoint = self._server.endpoint
+        if endpoint is None:
             return
-        # Limits and places change after a restart only: they are settings of other processes, too.
-        present = endpoint.settings
-        wanted = replace(
-            present,
-            tls_certificate=present.tls_certificate and flight.tls_certificate,
-            tls_key=present.tls_key and flight.tls_key,
-            tls_client_authority=present.tls_certificate and flight.tls_client_authority,
-        )
+        wanted = endpoint.settings
+        if tls is not None:
+            wanted = replace(wanted, **_flight_tls(tls))
         memory_max_bytes = _memory_max_bytes(new)
-        if (wanted, memory_max_bytes, files) != (present, _memory_max_bytes(self._configuration), before):
+        if (wanted, memory_max_bytes, files) != (
+            endpoint.settings,
+            _memory_max_bytes(self._configuration),
+            before,
+        ):
             log.info("SIGHUP: another Flight process takes new calls; running calls end in the present one")
             endpoint.replace(wanted, memory_max_bytes)
 
