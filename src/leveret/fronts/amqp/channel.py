@@ -62,8 +62,8 @@ class AmqpChannel:
         connection = self.connection
         if connection.writable:
             connection.unread_reply_bytes = 0
-        else:
-            connection.unread_reply_bytes += size_bytes
+            return True
+        connection.unread_reply_bytes += size_bytes
         return connection.unread_reply_bytes <= connection.broker.limits.unread_replies_max_bytes
 
     def deliver(self, consumer_tag: bytes, run: Deliveries) -> None:
