@@ -11,9 +11,12 @@ import importlib.util
 import logging
 import os
 import signal
-import ssl
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from leveret import __version__
 from leveret.broker.broker import Broker
@@ -27,15 +30,18 @@ from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definition_files import UnreadableFile, load, read_document
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
+from leveret.server.hashing import HashThreads
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.server import Server
-from leveret.server.settings import SETTINGS
+from leveret.server.settings import SETTINGS, Setting
 from leveret.server.systemd_notify import ServiceManager
-from leveret.server.tls import OFF
+from leveret.server.tls import OFF, REQUIRED, CurrentTls, TlsSettings
 from leveret.storage.files import OsFiles
 
 log = logging.getLogger("leveret")
+
+_DAY_S = 86_400.0
 
 
 class DefinitionsFileRefused(Exception):
@@ -58,8 +64,8 @@ async def serve(
     descriptors = Descriptors()
     directory = Path(configuration["data.directory"])
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
-    host, tls, http_port = configuration["listeners.host"], configuration.tls, configuration.port("http_port")
-    tls_context = None if tls is None else tls.context()
+    host = configuration["listeners.host"]
+    tls = None if configuration.tls is None else CurrentTls(configuration.tls)
     server = Server(
         OsFiles(str(directory)),
         definitions=Definitions(str(directory / "definitions.db")),
@@ -68,31 +74,26 @@ async def serve(
         options=configuration.store_options,
         limits=configuration.limits,
         measure=_measure(configuration),
+        measure_every_s=configuration["alarms.interval_s"],
         goodbye_s=configuration["process.stop_timeout_s"],
         handshake_s=configuration["amqp.handshake_timeout_s"],
         memory_max_bytes=_memory_max_bytes(configuration),
         flight=_flight(configuration, flight_cpus),
         tls=tls,
-        tls_context=tls_context,
         descriptors=descriptors,
         prepare=lambda broker: _load_definitions(broker, configuration["data.definitions"]),
+        backlog=configuration["listeners.backlog"],
+        hashing=HashThreads(
+            threads_max=configuration["logins.hash_threads_max"],
+            waiting_max=configuration["logins.hashes_waiting_max"],
+        ),
     )
     admin_log = _admin_log(configuration)
-    reload = Reload(configuration, read_configuration, server, tls_context, manager, admin_log)
+    reload = Reload(configuration, read_configuration, server, tls, manager, admin_log)
     told = _listen_for_signals(reload)
     await server.start()
     _log_slow(server, configuration)
-    app = create_app(server.broker, changed=server.turns.begin, record=admin_log.record)
-    limits = configuration.http_limits
-    http = (
-        []
-        if http_port == OFF
-        else [HttpListener(app, host, http_port, limits=limits, descriptors=descriptors)]
-    )
-    if tls is not None and tls.http_port != OFF:
-        http.append(
-            HttpListener(app, host, tls.http_port, tls=tls_context, limits=limits, descriptors=descriptors)
-        )
+    http = _http(configuration, server, tls, descriptors, admin_log)
     try:
         for listener in http:
             await listener.start()
@@ -102,6 +103,7 @@ async def serve(
         print(f"leveret: {ready}", flush=True)
         reload.status = ready
         manager.ready(ready)
+        reload.look_at_certificates()
         await _until_told(told, server)
     finally:
         manager.stopping()
@@ -125,15 +127,42 @@ def _load_definitions(broker: Broker, file: str) -> None:
         log.warning("%s: left out: %s", file, sentence)
 
 
+def _http(
+    configuration: Configuration,
+    server: Server,
+    tls: CurrentTls | None,
+    descriptors: Descriptors,
+    admin_log: AdminLog,
+) -> list[HttpListener]:
+    """Return the listeners for HTTP and HTTPS, which share one application."""
+    app = create_app(
+        server.broker,
+        changed=server.turns.begin,
+        record=admin_log.record,
+        limits=configuration.api_limits,
+    )
+    listen = partial(
+        HttpListener,
+        app,
+        configuration["listeners.host"],
+        limits=configuration.http_limits,
+        descriptors=descriptors,
+        backlog=configuration["listeners.backlog"],
+    )
+    port = configuration.port("http_port")
+    listeners = [] if port == OFF else [listen(port)]
+    if tls is not None and tls.settings.http_port != OFF:
+        listeners.append(listen(tls.settings.http_port, tls=tls))
+    return listeners
+
+
 def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str]:
-    """Return the URLs on which the broker listens."""
+    """Return the URLs of all listeners."""
     places = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
     if server.tls_port is not None:
         places.append(f"amqps://{host}:{server.tls_port}")
     places += [listener.url for listener in http]
-    if server.endpoint is not None:
-        places.append(server.endpoint.url)
-    return places
+    return places if server.endpoint is None else [*places, server.endpoint.url]
 
 
 def _measure(configuration: Configuration) -> Measure:
@@ -167,11 +196,20 @@ def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettin
         configuration["data.directory"],
         configuration["listeners.host"],
         port,
-        None if tls is None else tls.certificate,
-        None if tls is None else tls.key,
-        cpus,
-        configuration.flight_limits,
+        **({} if tls is None else _flight_tls(tls)),
+        cpus=cpus,
+        limits=configuration.flight_limits,
     )
+
+
+def _flight_tls(tls: TlsSettings) -> dict[str, Any]:
+    """Return the settings of Flight that come from those of TLS: Flight can only require certificates."""
+    authority = tls.client_authority if tls.client_certificates == REQUIRED else None
+    return {
+        "tls_certificate": tls.certificate,
+        "tls_key": tls.key,
+        "tls_client_authority": authority,
+    }
 
 
 class Reload:
@@ -182,18 +220,20 @@ class Reload:
         configuration: Configuration,
         read_configuration: Callable[[], Configuration],
         server: Server,
-        tls_context: ssl.SSLContext | None,
+        tls: CurrentTls | None,
         manager: ServiceManager,
         admin_log: AdminLog,
     ) -> None:
         self._configuration = configuration
         self._read = read_configuration
         self._server = server
-        self._tls_context = tls_context
+        self._tls = tls
+        self._files = None if tls is None else tls.settings.digest()
         self._manager = manager
         self._admin_log = admin_log
         self.status = "starting"
         """What the service manager shows after a reload."""
+        self._daily: asyncio.TimerHandle | None = None
 
     def __call__(self) -> None:
         self._manager.reloading()
@@ -204,25 +244,69 @@ class Reload:
         """Change what can be changed, or nothing if the new configuration has a mistake."""
         try:
             new = self._read()
-            tls = None if self._tls_context is None else new.tls
+            tls = None if self._tls is None else new.tls
+            files = self._files
             if tls is not None:
                 tls.context()  # raises what is wrong, before anything is changed
+                files = tls.digest()
             logs.set_up(new)
         except (ConfigurationError, OSError, UnicodeDecodeError) as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        if tls is not None and self._tls_context is not None:
-            tls.load_into(self._tls_context)
-        self._server.change_alarms(_measure(new))
+        if tls is not None and self._tls is not None:
+            self._tls.replace(tls)
+        self._server.change_alarms(_measure(new), new["alarms.interval_s"])
+        self._replace_flight(new, tls, files)
         _log_slow(self._server, new)
         changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
-            for setting in (each for each in changed if each.is_reloaded is wanted):
+            for setting in (each for each in changed if self._is_reloaded(each, tls) is wanted):
                 old, value = self._configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
         self._admin_log.reloaded([each.name for each in changed if each.is_reloaded])
         self._configuration = new
+        self.look_at_certificates()
+
+    @staticmethod
+    def _is_reloaded(setting: Setting, tls: TlsSettings | None) -> bool:
+        """Return whether a changed setting holds now. To begin or end with TLS takes a restart."""
+        return setting.is_reloaded and (tls is not None or not setting.name.startswith("tls."))
+
+    def _replace_flight(self, new: Configuration, tls: TlsSettings | None, files: bytes | None) -> None:
+        """Start another Flight process if the present one would go on with old files or settings.
+
+        Other settings of Flight change after a restart.
+        """
+        before, self._files = self._files, files
+        endpoint = self._server.endpoint
+        if endpoint is None:
+            return
+        wanted = endpoint.settings
+        if tls is not None:
+            wanted = replace(wanted, **_flight_tls(tls))
+        memory_max_bytes = _memory_max_bytes(new)
+        if (wanted, memory_max_bytes, files) != (
+            endpoint.settings,
+            _memory_max_bytes(self._configuration),
+            before,
+        ):
+            log.info("SIGHUP: another Flight process takes new calls; running calls end in the present one")
+            endpoint.replace(wanted, memory_max_bytes)
+
+    def look_at_certificates(self) -> None:
+        """Log what is wrong with the dates of certificates, now and once a day."""
+        if self._daily is not None:
+            self._daily.cancel()
+        self._daily = asyncio.get_running_loop().call_later(_DAY_S, self.look_at_certificates)
+        if self._tls is None:
+            return
+        try:
+            sentences = self._tls.settings.warnings(time.time())
+        except OSError as error:
+            sentences = [str(error)]
+        for sentence in sentences:
+            log.warning("TLS: %s", sentence)
 
 
 def _listed(places: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -26,16 +25,16 @@ from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
-from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
+from leveret.server.alarms import INTERVAL_S, MEMORY_SHARE_MAX, Alarms, Measure
 from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
 from leveret.server.event_log import EventLog
 from leveret.server.hashing import HashThreads
-from leveret.server.listening_sockets import bind_host
+from leveret.server.listening_sockets import BACKLOG, bind_host
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.tls import OFF, CurrentTls
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 from leveret.storage.files import Files
@@ -89,19 +88,21 @@ class Server:
         name: str = "leveret",
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
         measure: Measure | None = None,
+        measure_every_s: float = INTERVAL_S,
         goodbye_s: float = 5.0,
         handshake_s: float = HANDSHAKE_S,
         memory_max_bytes: int | None = None,
         flight: FlightSettings | None = None,
-        tls: TlsSettings | None = None,
-        tls_context: ssl.SSLContext | None = None,
+        tls: CurrentTls | None = None,
         descriptors: Descriptors | None = None,
+        backlog: int = BACKLOG,
+        hashing: HashThreads | None = None,
         prepare: Callable[[Broker], None] | None = None,
     ) -> None:
         """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory
         and disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake.
         `memory_max_bytes`: limit of the Flight process. `flight`, `tls`: serve Flight, and AMQP over TLS;
-        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners.
+        with `tls`, `port` may be `OFF`. `tls` and `descriptors` are shared with other listeners.
         `prepare` is called with the restored broker before the server listens."""
         self._files = files
         self._definitions = definitions
@@ -114,18 +115,19 @@ class Server:
         self._name = name
         self._socket = socket
         self._measure = measure
+        self._measure_every_s = measure_every_s
         self._goodbye_s = goodbye_s
         self._handshake_s = handshake_s
         self._memory_max_bytes = memory_max_bytes or int(MEMORY_SHARE_MAX * machine_bytes())
         self._flight = flight
         self._tls = tls
-        self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
         self._descriptors = descriptors or Descriptors()
         self._prepare = prepare
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
         self._listeners: list[Acceptor] = []
-        self._hashing = HashThreads()
+        self._hashing = hashing or HashThreads()
+        self._backlog = backlog
         self.broker: Broker
         self.turns: Turns
         self.tls_port: int | None = None
@@ -197,7 +199,7 @@ class Server:
         self.turns.watchers.append(self.damage.look)
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure, self._helpers)
+            self._alarms = Alarms(self.turns, self._measure, self._helpers, interval_s=self._measure_every_s)
             self._alarms.start()
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
@@ -213,10 +215,10 @@ class Server:
             first_id=(secrets.randbits(32) << 20) + 1,
         )
 
-    def change_alarms(self, measure: Measure) -> None:
+    def change_alarms(self, measure: Measure, interval_s: float) -> None:
         """Measure shortages with changed limits from now on."""
         if self._alarms is not None:
-            self._alarms.measure = measure
+            self._alarms.measure, self._alarms.interval_s = measure, interval_s
 
     def log_slow(self, *, syncs_ms: int, turns_ms: int) -> None:
         """Log syncs and turns that take longer; 0 logs none. Call on the event loop's thread."""
@@ -258,17 +260,17 @@ class Server:
 
     def _helpers(self) -> list[int]:
         """Return the ids of helper processes."""
-        return [] if self.endpoint is None else [self.endpoint.pid]
+        return [] if self.endpoint is None else self.endpoint.pids
 
     async def _listen(self) -> None:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
-        if self._tls is not None:
-            self.tls_port = await self._listen_on(self._tls.port, self._tls_context)
+        if self._tls is not None and self._tls.settings.port != OFF:
+            self.tls_port = await self._listen_on(self._tls.settings.port, self._tls)
 
-    async def _listen_on(self, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def _listen_on(self, port: int, tls: CurrentTls | None = None) -> int:
         """Listen on a port, and return it; 0 chooses a free one."""
-        sockets = await bind_host(self._host, port)
+        sockets = await bind_host(self._host, port, backlog=self._backlog)
         acceptor = Acceptor(
             sockets,
             self._make_socket,
@@ -285,6 +287,7 @@ class Server:
     def _make_socket(self) -> AmqpSocket:
         socket = self._socket(self.turns)
         socket.handshake_s = self._handshake_s
+        socket.tls = self._tls
         return socket
 
     @property

@@ -13,16 +13,20 @@ from typing import Final, TypeAlias
 
 from leveret.broker.limits import Limits
 from leveret.fronts.flight.connection_limits import Limits as FlightLimits
+from leveret.fronts.http.api_limits import ApiLimits
 from leveret.server import admin_log
-from leveret.server.alarms import DISK_FREE_MIN_BYTES, MEMORY_SHARE_MAX
+from leveret.server.alarms import DISK_FREE_MIN_BYTES, INTERVAL_S, MEMORY_SHARE_MAX
+from leveret.server.hashing import THREADS_MAX, WAITING_MAX
 from leveret.server.http_connection import HttpLimits
+from leveret.server.listening_sockets import BACKLOG
 from leveret.server.socket import HANDSHAKE_S
+from leveret.server.tls import DISTINGUISHED_NAME, LOGIN_NAMES, NONE, REQUIRED, VERSIONS, WANTED
 from leveret.storage.store import Options
 
 Value: TypeAlias = int | float | str | None
 
 _PORT_MAX: Final = 65_535
-_LIMITS, _HTTP, _FLIGHT, _STORE = Limits(), HttpLimits(), FlightLimits(), Options()
+_LIMITS, _HTTP, _API, _FLIGHT, _STORE = Limits(), HttpLimits(), ApiLimits(), FlightLimits(), Options()
 _MOST: Final = 2**62
 _SECONDS_MAX: Final = 7 * 86_400.0
 
@@ -84,9 +88,58 @@ SETTINGS: Final = (
     _port("amqps_port", 5671, "Port for AMQP over TLS, with `tls.certificate`"),
     _port("https_port", 15_671, "Port for HTTPS, with `tls.certificate`"),
     Setting(
+        "listeners.backlog",
+        BACKLOG,
+        "Connections to a port that the system queues until they are accepted.",
+        1,
+        65_535,
+    ),
+    Setting(
         "tls.certificate", "", "Certificate chain (PEM). With it Flight speaks TLS only.", is_reloaded=True
     ),
     Setting("tls.key", "", "The key of the certificate (PEM, without a password).", is_reloaded=True),
+    Setting(
+        "tls.client_certificates",
+        NONE,
+        "Whether clients of AMQP and HTTPS are asked for a certificate. `wanted`: one that is given must be "
+        "valid; `required`: also of Flight, and no client is let in without one.",
+        choices=(NONE, WANTED, REQUIRED),
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.client_authority",
+        "",
+        "Certificates of the authorities that issue clients' certificates (PEM).",
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.revoked",
+        "",
+        "Revocation lists (PEM), one for each of these authorities. Flight does not read them.",
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.minimum_version",
+        "1.2",
+        "Lowest version of TLS over AMQP and HTTPS.",
+        choices=tuple(VERSIONS),
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.login_from",
+        DISTINGUISHED_NAME,
+        "What of a client's certificate is the user's name when the client logs in with EXTERNAL.",
+        choices=LOGIN_NAMES,
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.login_index",
+        0,
+        "Which of several alternative names is the user's; 0 is the first.",
+        0,
+        1_000,
+        is_reloaded=True,
+    ),
     # AMQP
     Setting("amqp.channel_max", _LIMITS.channel_max, "Channels of a connection.", 1, 65_535),
     Setting("amqp.frame_max", _LIMITS.frame_max, "Size of a frame in bytes.", 4096, 1 << 30),
@@ -115,7 +168,44 @@ SETTINGS: Final = (
         1,
         _MOST,
     ),
+    Setting(
+        "amqp.unread_replies_max_bytes",
+        _LIMITS.unread_replies_max_bytes,
+        "Direct replies that a client has not read; further ones are dropped.",
+        0,
+        _MOST,
+    ),
     # logins
+    Setting(
+        "logins.free_failures",
+        _LIMITS.login_failures_free,
+        "Failed logins in a row that cost no delay.",
+        0,
+        _MOST,
+    ),
+    Setting(
+        "logins.failures_kept_s",
+        _LIMITS.login_failures_kept_s,
+        "How long failed logins are remembered after the last one.",
+        1,
+        int(_SECONDS_MAX),
+    ),
+    Setting(
+        "logins.remembered_max",
+        _LIMITS.logins_remembered_max,
+        "Addresses and users whose failed logins are remembered, and users with an address from which they "
+        "have logged in.",
+        1,
+        _MOST,
+    ),
+    Setting(
+        "logins.hash_threads_max",
+        THREADS_MAX,
+        "Threads that hash passwords, 19 MiB each; never more than half as many as processors.",
+        1,
+        64,
+    ),
+    Setting("logins.hashes_waiting_max", WAITING_MAX, "Passwords that wait to be hashed.", 1, _MOST),
     Setting(
         "logins.delay_max_ms",
         _LIMITS.login_delay_max_ms,
@@ -168,6 +258,27 @@ SETTINGS: Final = (
         0.1,
         _SECONDS_MAX,
     ),
+    Setting(
+        "http.body_max_bytes",
+        _API.body_max_bytes,
+        "Body of a request.",
+        1 << 10,
+        1 << 30,
+    ),
+    Setting(
+        "http.definitions_max_bytes",
+        _API.definitions_max_bytes,
+        "File of definitions that is imported.",
+        1 << 10,
+        1 << 30,
+    ),
+    Setting(
+        "http.durability_timeout_s",
+        _API.durability_timeout_s,
+        "Time in which a change must be on disk.",
+        0.1,
+        _SECONDS_MAX,
+    ),
     # Flight
     Setting(
         "flight.unknown_bytes_max",
@@ -206,6 +317,20 @@ SETTINGS: Final = (
         1,
         _SECONDS_MAX,
     ),
+    Setting(
+        "flight.calls_max", _FLIGHT.calls_max, "Calls at once of users who logged in lately.", 1, 100_000
+    ),
+    Setting(
+        "flight.unverified_calls_max", _FLIGHT.unverified_calls_max, "Calls at once of others.", 1, 100_000
+    ),
+    Setting("flight.snapshots_max", _FLIGHT.snapshots_max, "Store snapshots that audits read.", 1, 1_000),
+    Setting(
+        "flight.snapshots_kept_s",
+        _FLIGHT.snapshots_kept_s,
+        "Time after which a store snapshot that nobody reads is dropped.",
+        1,
+        _SECONDS_MAX,
+    ),
     # alarms
     Setting(
         "alarms.memory_share",
@@ -221,6 +346,14 @@ SETTINGS: Final = (
         "Free space on the disk below which publishers are held back.",
         0,
         _MOST,
+        is_reloaded=True,
+    ),
+    Setting(
+        "alarms.interval_s",
+        INTERVAL_S,
+        "Time between two measurements of memory and disk.",
+        0.05,
+        3_600,
         is_reloaded=True,
     ),
     # the store

@@ -84,7 +84,13 @@ class Logins:
     def __init__(self, broker: LoginCore, hasher: Hasher) -> None:
         self._broker = broker
         self._hasher = hasher
-        self._failures = FailedLogins(1000 * broker.limits.login_delay_max_ms)
+        limits = broker.limits
+        self._failures = FailedLogins(
+            1000 * limits.login_delay_max_ms,
+            free_failures=limits.login_failures_free,
+            forget_us=1_000_000 * limits.login_failures_kept_s,
+            remembered_max=limits.logins_remembered_max,
+        )
         self._waiting: Counter[object] = Counter()
         """Logins that wait for a delay or a hash, by source."""
         self._waiting_count = 0
@@ -119,6 +125,17 @@ class Logins:
             self._broker.timers.set(attempt, now_us + delay_us, partial(self._check, attempt))
         else:
             self._check(attempt)
+
+    def accept_certified(self, name: str, *, origin: Origin, done: Done) -> None:
+        """Log in the user whom a verified certificate names, without a password."""
+        if name == GUEST and not origin.loopback:
+            self._broker.note_failed_login(name, origin, "this user may log in from loopback only")
+            done(None)
+            return
+        user = self._broker.accounts.users.get(name)
+        if user is None:
+            self._broker.note_failed_login(name, origin, "no user has the name in the certificate")
+        done(user)
 
     def hash_password(self, password: bytes, done: Callable[[str | None], None]) -> None:
         """Hash a new password and call `done` with the hash, or with None if the hasher is overloaded."""

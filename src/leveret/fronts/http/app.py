@@ -27,8 +27,9 @@ from starlette.routing import Route
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.fronts.http.admin_actions import AdminActions, Record
+from leveret.fronts.http.api_limits import ApiLimits
 from leveret.fronts.http.auth import log_in
-from leveret.fronts.http.definitions import BODY_MAX_BYTES, Definitions
+from leveret.fronts.http.definitions import Definitions
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
@@ -39,7 +40,7 @@ from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
-from leveret.fronts.http.request_bodies import BYTES_MAX, Body, body_of
+from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topic_permissions import TopicPermissions
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
@@ -51,13 +52,19 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
-def create_app(broker: Broker, *, changed: Callable[[], None], record: Record | None = None) -> Starlette:
+def create_app(
+    broker: Broker,
+    *,
+    changed: Callable[[], None],
+    record: Record | None = None,
+    limits: ApiLimits = ApiLimits(),  # noqa: B008  (frozen)
+) -> Starlette:
     """Return the application. `changed` is called before a handler changes the broker: it begins a turn.
 
     `record` gets all requests that may change something.
     """
     reporting = [] if record is None else [Middleware(AdminActions, record)]
-    durability = Durability(broker, changed=changed)
+    durability = Durability(broker, changed=changed, wait_s=limits.durability_timeout_s)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
     users = Users(broker, changed=changed)
@@ -69,8 +76,9 @@ def create_app(broker: Broker, *, changed: Callable[[], None], record: Record | 
     def private(handler: Handler) -> Endpoint:
         return _private(handler, login)
 
-    def changing(handler: Change) -> Endpoint:
-        return _change(handler, login, durability)
+    def changing(handler: Change, *, bytes_max: int = limits.body_max_bytes) -> Endpoint:
+        is_large = bytes_max > limits.body_max_bytes
+        return _change(handler, login, durability, bytes_max=bytes_max, is_login_first=is_large)
 
     one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
     one_group = "/api/groups/{vhost}/{group}"
@@ -116,12 +124,12 @@ def create_app(broker: Broker, *, changed: Callable[[], None], record: Record | 
             _by_method(
                 "/api/definitions",
                 GET=private(definitions.export),
-                POST=_change(definitions.load, login, durability, body_max_bytes=BODY_MAX_BYTES),
+                POST=changing(definitions.load, bytes_max=limits.definitions_max_bytes),
             ),
             _by_method(
                 "/api/definitions/{vhost}",
                 GET=private(definitions.export_vhost),
-                POST=_change(definitions.load_vhost, login, durability, body_max_bytes=BODY_MAX_BYTES),
+                POST=changing(definitions.load_vhost, bytes_max=limits.definitions_max_bytes),
             ),
         ],
         middleware=[Middleware(RawPaths), *reporting],
@@ -256,16 +264,18 @@ def _private(handler: Handler, login: Login) -> Endpoint:
 
 
 def _change(
-    handler: Change, login: Login, durability: Durability, *, body_max_bytes: int = BYTES_MAX
+    handler: Change, login: Login, durability: Durability, *, bytes_max: int, is_login_first: bool
 ) -> Endpoint:
-    """Return an endpoint that reads the body before the login, and answers when the change is on disk."""
+    """Return an endpoint that reads the body before the login, and answers when the change is on disk.
+
+    With `is_login_first`, only users may send a body.
+    """
 
     async def endpoint(request: Request) -> Response:
-        if body_max_bytes > BYTES_MAX:
+        if is_login_first:
             with _errors_as_problems():
-                # Only users may send large bodies.
                 await login(request)
-        body = await body_of(request, bytes_max=body_max_bytes)
+        body = await body_of(request, bytes_max=bytes_max)
         with _errors_as_problems():
             user = await login(request)
             before = durability.last_change

@@ -27,9 +27,6 @@ from leveret.fronts.http.json_replies import reply, reply_sections
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.request_bodies import Body
 
-BODY_MAX_BYTES = 16 << 20
-"""10,000 queues with their bindings take 4 MB."""
-
 
 class Definitions:
     def __init__(
