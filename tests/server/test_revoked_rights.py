@@ -87,7 +87,7 @@ def test_a_changed_password_ends_flight_logins_at_once(broker, ann):
 
 
 def test_a_deleted_user_is_out_of_flight_at_once(broker, ann):
-    change(broker, "delete_user", "ann")
+    change(broker, "delete_users", ["ann"])
     with pytest.raises(flight.FlightUnauthenticatedError):
         ann.ask(actions.Address("/", []))
 
@@ -104,7 +104,7 @@ def test_reading_ends_when_the_right_to_read_is_taken_away(broker, ann, queue):
 def test_reading_goes_on_when_others_lose_rights_or_the_password_changes(broker, ann, queue):
     change(broker, "put_user", "bob", password_hash=hash_password(b"b", b"salt"), tags=[])
     reading = begun(ann, whole(ann, queue))
-    change(broker, "delete_user", "bob")
+    change(broker, "delete_users", ["bob"])
     change(broker, "put_user", "ann", password_hash=hash_password(b"new", b"salt"), tags=["administrator"])
     with pytest.raises(flight.FlightUnauthenticatedError):
         ann.ask(actions.Look("/", queue))

@@ -75,7 +75,7 @@ def test_passwords_are_in_no_report(api):
 
 
 def test_an_error_inside_a_handler_is_reported_as_failed(api, monkeypatch):
-    monkeypatch.setattr("leveret.broker.access.administration.delete_user", lambda *_: 1 / 0)
+    monkeypatch.setattr("leveret.broker.access.administration.delete_users", lambda *_: 1 / 0)
     api.add_user("ann")
     assert api.ask("DELETE", "/api/users/ann").status == 500
     assert [(each["status"], each["result"]) for each in api.actions] == [(500, "failed")]

@@ -1,27 +1,23 @@
-"""The HTTP API as an ASGI application over a broker: its routes, and how handlers are called.
+"""The HTTP API as an ASGI application over a broker: its resources, and the layers around them.
 
     app = create_app(broker, changed=turns.begin)
 
-Owns the table of routes; each resource has a file of its own. The rule: handlers are plain functions called
-on the event loop that owns the broker, never in a thread. So a handler sees one state of the broker, and must
-be short (`json_replies.reply_list` makes long answers). A handler that changes a group, a topic or a user
+Each resource has a file of its own with its routes and handlers; `endpoints` calls the handlers. The rule:
+handlers are called on the event loop that owns the broker, never in a thread. So a handler sees one state of
+the broker, and must be short (`json_replies.reply_list` makes long answers). A handler that changes something
 gets the body of the request, and its answer is sent when the change is on disk. Only `/health` needs no
 login.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from inspect import isawaitable
-from typing import TypeAlias
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
@@ -31,7 +27,8 @@ from leveret.fronts.http.api_limits import ApiLimits
 from leveret.fronts.http.auth import log_in
 from leveret.fronts.http.definitions import Definitions
 from leveret.fronts.http.durability_wait import Durability
-from leveret.fronts.http.errors import answer, problem_of
+from leveret.fronts.http.endpoints import Endpoints, Resource
+from leveret.fronts.http.errors import answer
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.limits import Limits
@@ -40,16 +37,10 @@ from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
-from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topic_permissions import TopicPermissions
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 from leveret.fronts.http.vhosts import Vhosts
-
-Handler: TypeAlias = Callable[[Request, User], Response]
-Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]
-Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
 def create_app(
@@ -63,246 +54,33 @@ def create_app(
 
     `record` gets all requests that may change something.
     """
-    reporting = [] if record is None else [Middleware(AdminActions, record)]
     durability = Durability(broker, changed=changed, wait_s=limits.durability_timeout_s)
-    queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
-    groups = Groups(broker, changed=changed, durable=durability.reached)
-    users = Users(broker, changed=changed)
-    definitions = Definitions(broker, changed=changed, hash_password=users.hash_password)
 
     async def login(request: Request) -> User:
         return await log_in(broker, request, changed=changed)
 
-    def private(handler: Handler) -> Endpoint:
-        return _private(handler, login)
-
-    def changing(handler: Change, *, bytes_max: int = limits.body_max_bytes) -> Endpoint:
-        is_large = bytes_max > limits.body_max_bytes
-        return _change(handler, login, durability, bytes_max=bytes_max, is_login_first=is_large)
-
-    one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
-    one_group = "/api/groups/{vhost}/{group}"
+    users = Users(broker, changed=changed)
+    resources: list[Resource] = [
+        Queues(broker, changed=changed),
+        Topics(broker, changed=changed),
+        Groups(broker, changed=changed, durable=durability.reached),
+        users,
+        TopicPermissions(broker, changed=changed),
+        ParametersApi(broker, changed=changed),
+        Vhosts(broker, changed=changed),
+        Limits(broker, of_users=False, changed=changed),
+        Limits(broker, of_users=True, changed=changed),
+        Policies(broker, operator=False, changed=changed),
+        Policies(broker, operator=True, changed=changed),
+        Definitions(broker, changed=changed, hash_password=users.hash_password),
+    ]
+    make = Endpoints(login, durability, limits)
     return Starlette(
         routes=[
-            Route("/health", _public(partial(show_health, broker))),
-            Route("/api/overview", private(partial(show_overview, broker))),
-            Route("/api/queues", private(queues.show_all)),
-            Route("/api/queues/{vhost}", private(queues.show_vhost)),
-            Route(one_queue, private(queues.show)),
-            Route(f"{one_queue}/contents", private(queues.purge), methods=["DELETE"]),
-            Route(f"{one_queue}/queries/{{query}}", private(queues.release), methods=["DELETE"]),
-            Route("/api/topics", private(topics.show_all)),
-            Route("/api/topics/{vhost}", private(topics.show_vhost)),
-            _by_method(
-                one_topic,
-                GET=private(topics.show),
-                PUT=changing(topics.put),
-                DELETE=changing(topics.delete),
-            ),
-            Route("/api/groups", private(groups.show_all)),
-            Route("/api/groups/{vhost}", private(groups.show_vhost)),
-            _by_method(
-                one_group,
-                GET=private(groups.show),
-                PUT=changing(groups.put),
-                PATCH=changing(groups.change),
-                DELETE=changing(groups.delete),
-            ),
-            Route(f"{one_group}/seek", changing(groups.seek), methods=["POST"]),
-            Route(f"{one_group}/skip", changing(groups.skip), methods=["POST"]),
-            Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
-            Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
-            Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
-            *_routes_of(users, private, changing),
-            *_routes_of_topic_permissions(TopicPermissions(broker, changed=changed), private, changing),
-            *_routes_of_parameters(ParametersApi(broker, changed=changed), private, changing),
-            *_routes_of_vhosts(Vhosts(broker, changed=changed), private, changing),
-            *_routes_of_limits(Limits(broker, of_users=False, changed=changed), private, changing),
-            *_routes_of_limits(Limits(broker, of_users=True, changed=changed), private, changing),
-            *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
-            *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
-            _by_method(
-                "/api/definitions",
-                GET=private(definitions.export),
-                POST=changing(definitions.load, bytes_max=limits.definitions_max_bytes),
-            ),
-            _by_method(
-                "/api/definitions/{vhost}",
-                GET=private(definitions.export_vhost),
-                POST=changing(definitions.load_vhost, bytes_max=limits.definitions_max_bytes),
-            ),
+            Route("/health", make.public(partial(show_health, broker))),
+            Route("/api/overview", make.reading(partial(show_overview, broker))),
+            *(route for resource in resources for route in resource.routes(make)),
         ],
-        middleware=[Middleware(RawPaths), *reporting],
+        middleware=[Middleware(RawPaths), *([] if record is None else [Middleware(AdminActions, record)])],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
-
-
-def _routes_of(
-    users: Users, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
-) -> list[Route]:
-    return [
-        Route("/api/whoami", private(users.show_self)),
-        Route("/api/users", private(users.show_all)),
-        Route("/api/users/without-permissions", private(users.show_without_permissions)),
-        Route("/api/users/bulk-delete", changing(users.delete_many), methods=["POST"]),
-        _by_method(
-            "/api/users/{name}",
-            GET=private(users.show),
-            PUT=changing(users.put),
-            DELETE=changing(users.delete),
-        ),
-        Route("/api/users/{name}/permissions", private(users.show_permissions_of)),
-        Route("/api/permissions", private(users.show_permissions)),
-        Route("/api/permissions/{vhost}", private(users.show_permissions_in)),
-        Route("/api/vhosts/{vhost}/permissions", private(users.show_permissions_in)),
-        _by_method(
-            "/api/permissions/{vhost}/{name}",
-            GET=private(users.show_permission),
-            PUT=changing(users.permit),
-            DELETE=changing(users.forbid),
-        ),
-    ]
-
-
-def _routes_of_topic_permissions(
-    topics: TopicPermissions, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
-) -> list[Route]:
-    return [
-        Route("/api/topic-permissions", private(topics.show_all)),
-        Route("/api/vhosts/{vhost}/topic-permissions", private(topics.show_in_vhost)),
-        Route("/api/users/{name}/topic-permissions", private(topics.show_of_user)),
-        _by_method(
-            "/api/topic-permissions/{vhost}/{name}",
-            GET=private(topics.show),
-            PUT=changing(topics.put),
-            DELETE=changing(topics.delete),
-        ),
-    ]
-
-
-def _routes_of_parameters(
-    parameters: ParametersApi, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
-) -> list[Route]:
-    return [
-        Route("/api/parameters", private(parameters.show_all)),
-        Route("/api/parameters/{component}", private(parameters.show_component)),
-        Route("/api/parameters/{component}/{vhost}", private(parameters.show_vhost)),
-        _by_method(
-            "/api/parameters/{component}/{vhost}/{name}",
-            GET=private(parameters.show),
-            PUT=changing(parameters.put),
-            DELETE=changing(parameters.delete),
-        ),
-        Route("/api/global-parameters", private(parameters.show_global)),
-        _by_method(
-            "/api/global-parameters/{name}",
-            GET=private(parameters.show_one_global),
-            PUT=changing(parameters.put_global),
-            DELETE=changing(parameters.delete_global),
-        ),
-    ]
-
-
-def _routes_of_policies(
-    policies: Policies, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
-) -> list[Route]:
-    return [
-        Route(policies.path, private(policies.show_all)),
-        Route(f"{policies.path}/{{vhost}}", private(policies.show_vhost)),
-        _by_method(
-            f"{policies.path}/{{vhost}}/{{name}}",
-            GET=private(policies.show),
-            PUT=changing(policies.put),
-            DELETE=changing(policies.delete),
-        ),
-    ]
-
-
-def _routes_of_vhosts(
-    vhosts: Vhosts, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
-) -> list[Route]:
-    return [
-        Route("/api/vhosts", private(vhosts.show_all)),
-        _by_method(
-            "/api/vhosts/{name}",
-            GET=private(vhosts.show),
-            PUT=changing(vhosts.put),
-            DELETE=changing(vhosts.delete),
-        ),
-        Route("/api/vhosts/{name}/start/{node}", changing(vhosts.start), methods=["POST"]),
-    ]
-
-
-def _routes_of_limits(
-    limits: Limits, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
-) -> list[Route]:
-    return [
-        Route(limits.path, private(limits.show_all)),
-        Route(limits.owner_path, private(limits.show)),
-        _by_method(
-            f"{limits.owner_path}/{{limit}}", PUT=changing(limits.put), DELETE=changing(limits.delete)
-        ),
-    ]
-
-
-def _public(handle: Callable[[], Response]) -> Endpoint:
-    """Return an endpoint without login; a coroutine, because Starlette calls plain functions in threads."""
-
-    async def endpoint(request: Request) -> Response:
-        with _errors_as_problems():
-            return handle()
-
-    return endpoint
-
-
-def _private(handler: Handler, login: Login) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        with _errors_as_problems():
-            return handler(request, await login(request))
-
-    return endpoint
-
-
-def _change(
-    handler: Change, login: Login, durability: Durability, *, bytes_max: int, is_login_first: bool
-) -> Endpoint:
-    """Return an endpoint that reads the body before the login, and answers when the change is on disk.
-
-    With `is_login_first`, only users may send a body.
-    """
-
-    async def endpoint(request: Request) -> Response:
-        if is_login_first:
-            with _errors_as_problems():
-                await login(request)
-        body = await body_of(request, bytes_max=bytes_max)
-        with _errors_as_problems():
-            user = await login(request)
-            before = durability.last_change
-            result = handler(request, user, body)
-            response = await result if isawaitable(result) else result
-        await durability.reached(since=before)
-        return response
-
-    return endpoint
-
-
-@contextmanager
-def _errors_as_problems() -> Iterator[None]:
-    """Turn errors of the broker and the store into a `Problem`; other exceptions stay as they are."""
-    try:
-        yield
-    except Exception as error:
-        problem = problem_of(error)
-        if problem is None:
-            raise
-        raise problem from error
-
-
-def _by_method(path: str, **endpoints: Endpoint) -> Route:
-    """Return one route for all methods of a path, so that a 405 lists all of them."""
-
-    async def endpoint(request: Request) -> Response:
-        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, endpoint, methods=list(endpoints))

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
@@ -22,6 +23,7 @@ from leveret.broker.operations.definitions import plain_passwords, planned
 from leveret.broker.views.definitions import sections
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import reply, reply_sections
 from leveret.fronts.http.path_segments import segment
@@ -39,6 +41,21 @@ class Definitions:
         self._broker = broker
         self._changed = changed
         self._hash_password = hash_password
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        body_max_bytes = make.limits.definitions_max_bytes
+        return [
+            make.by_method(
+                "/api/definitions",
+                GET=make.reading(self.export),
+                POST=make.changing(self.load, body_max_bytes=body_max_bytes),
+            ),
+            make.by_method(
+                "/api/definitions/{vhost}",
+                GET=make.reading(self.export_vhost),
+                POST=make.changing(self.load_vhost, body_max_bytes=body_max_bytes),
+            ),
+        ]
 
     def export(self, request: Request, user: User) -> Response:
         check_administrator(user)

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
@@ -28,6 +29,7 @@ from leveret.broker.operations import groups as operations
 from leveret.broker.operations.groups import Target
 from leveret.broker.views.groups import CELLS_MAX, LIMIT, LIMIT_MAX, each_group, groups_named, one_group
 from leveret.fronts.http.auth import enter, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.group_positions import start_of, target_of
 from leveret.fronts.http.json_replies import jsonable, reply, reply_list, reply_nested, text
 from leveret.fronts.http.path_segments import segment
@@ -51,6 +53,25 @@ class Groups:
         self._broker = broker
         self._changed = changed
         self._durable = durable
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        one_group = "/api/groups/{vhost}/{group}"
+        return [
+            Route("/api/groups", make.reading(self.show_all)),
+            Route("/api/groups/{vhost}", make.reading(self.show_vhost)),
+            make.by_method(
+                one_group,
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                PATCH=make.changing(self.change),
+                DELETE=make.changing(self.delete),
+            ),
+            Route(f"{one_group}/seek", make.changing(self.seek), methods=["POST"]),
+            Route(f"{one_group}/skip", make.changing(self.skip), methods=["POST"]),
+            Route(f"{one_group}/pause", make.changing(self.pause), methods=["POST"]),
+            Route(f"{one_group}/resume", make.changing(self.resume), methods=["POST"]),
+            Route(f"{one_group}/redrive", make.changing(self.redrive), methods=["POST"]),
+        ]
 
     # showing
 

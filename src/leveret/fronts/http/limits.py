@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
@@ -26,6 +27,7 @@ from leveret.broker.views.limits import LimitsView, each_limits
 from leveret.broker.views.users import one_user
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator, enter, is_monitor, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound, Problem
 from leveret.fronts.http.json_replies import reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -40,6 +42,15 @@ class Limits:
         self._owner = "user" if of_users else "vhost"
         self.path = "/api/user-limits" if of_users else "/api/vhost-limits"
         self.owner_path = f"{self.path}/{{{'name' if of_users else 'vhost'}}}"
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route(self.path, make.reading(self.show_all)),
+            Route(self.owner_path, make.reading(self.show)),
+            make.by_method(
+                f"{self.owner_path}/{{limit}}", PUT=make.changing(self.put), DELETE=make.changing(self.delete)
+            ),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         views = each_limits(self._broker, of_user=self._of_users)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
@@ -31,6 +32,7 @@ from leveret.broker.views.parameters import (
     one_parameter,
 )
 from leveret.fronts.http.auth import check_policymaker, enter_as_policymaker, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import jsonable, reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -44,6 +46,26 @@ class ParametersApi:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
         self._broker = broker
         self._changed = changed
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route("/api/parameters", make.reading(self.show_all)),
+            Route("/api/parameters/{component}", make.reading(self.show_component)),
+            Route("/api/parameters/{component}/{vhost}", make.reading(self.show_vhost)),
+            make.by_method(
+                "/api/parameters/{component}/{vhost}/{name}",
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                DELETE=make.changing(self.delete),
+            ),
+            Route("/api/global-parameters", make.reading(self.show_global)),
+            make.by_method(
+                "/api/global-parameters/{name}",
+                GET=make.reading(self.show_one_global),
+                PUT=make.changing(self.put_global),
+                DELETE=make.changing(self.delete_global),
+            ),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         check_policymaker(user)

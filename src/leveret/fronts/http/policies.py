@@ -18,12 +18,14 @@ from itertools import chain
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import policies
 from leveret.broker.views.policies import PolicyView, one_policy, policies_in
 from leveret.fronts.http.auth import check_administrator, enter, enter_as_policymaker, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import jsonable, reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -39,6 +41,18 @@ class Policies:
         self._operator = operator
         self._changed = changed
         self.path = "/api/operator-policies" if operator else "/api/policies"
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route(self.path, make.reading(self.show_all)),
+            Route(f"{self.path}/{{vhost}}", make.reading(self.show_vhost)),
+            make.by_method(
+                f"{self.path}/{{vhost}}/{{name}}",
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                DELETE=make.changing(self.delete),
+            ),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         return self._listed(*visible(self._broker, user))

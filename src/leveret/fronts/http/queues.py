@@ -26,12 +26,14 @@ from collections.abc import Callable, Collection
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import queues as operations
 from leveret.broker.views.queues import each_queue, one_queue
 from leveret.fronts.http.auth import enter, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import PIECE, reply, reply_rows
 from leveret.fronts.http.path_segments import segment
@@ -47,6 +49,16 @@ class Queues:
         self._broker = broker
         self._changed = changed
         self._rows = QueueRows()
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        one_queue = "/api/queues/{vhost}/{name}"
+        return [
+            Route("/api/queues", make.reading(self.show_all)),
+            Route("/api/queues/{vhost}", make.reading(self.show_vhost)),
+            Route(one_queue, make.reading(self.show)),
+            Route(f"{one_queue}/contents", make.reading(self.purge), methods=["DELETE"]),
+            Route(f"{one_queue}/queries/{{query}}", make.reading(self.release), methods=["DELETE"]),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         return self._list(visible(self._broker, user))

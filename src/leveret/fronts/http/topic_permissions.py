@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access import topic_permissions
 from leveret.broker.access.accounts import User
@@ -24,6 +25,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.views.users import TopicPermissionView, each_topic_permission
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -38,6 +40,19 @@ class TopicPermissions:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
         self._broker = broker
         self._changed = changed
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route("/api/topic-permissions", make.reading(self.show_all)),
+            Route("/api/vhosts/{vhost}/topic-permissions", make.reading(self.show_in_vhost)),
+            Route("/api/users/{name}/topic-permissions", make.reading(self.show_of_user)),
+            make.by_method(
+                "/api/topic-permissions/{vhost}/{name}",
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                DELETE=make.changing(self.delete),
+            ),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         check_administrator(user)

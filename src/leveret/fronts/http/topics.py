@@ -15,12 +15,14 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import topics as operations
 from leveret.broker.views.topics import PartitionView, TopicView, each_topic, one_topic
 from leveret.fronts.http.auth import enter, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import Problem
 from leveret.fronts.http.json_replies import jsonable, reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -31,6 +33,18 @@ class Topics:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
         self._broker = broker
         self._changed = changed
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route("/api/topics", make.reading(self.show_all)),
+            Route("/api/topics/{vhost}", make.reading(self.show_vhost)),
+            make.by_method(
+                "/api/topics/{vhost}/{name}",
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                DELETE=make.changing(self.delete),
+            ),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         return reply_list(map(_summary, each_topic(self._broker, visible(self._broker, user))))

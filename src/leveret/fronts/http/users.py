@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access import administration
 from leveret.broker.access.accounts import User
@@ -43,6 +44,7 @@ from leveret.broker.views.users import (
 )
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound, Problem
 from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -56,6 +58,30 @@ class Users:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
         self._broker = broker
         self._changed = changed
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route("/api/whoami", make.reading(self.show_self)),
+            Route("/api/users", make.reading(self.show_all)),
+            Route("/api/users/without-permissions", make.reading(self.show_without_permissions)),
+            Route("/api/users/bulk-delete", make.changing(self.delete_many), methods=["POST"]),
+            make.by_method(
+                "/api/users/{name}",
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                DELETE=make.changing(self.delete),
+            ),
+            Route("/api/users/{name}/permissions", make.reading(self.show_permissions_of)),
+            Route("/api/permissions", make.reading(self.show_permissions)),
+            Route("/api/permissions/{vhost}", make.reading(self.show_permissions_in)),
+            Route("/api/vhosts/{vhost}/permissions", make.reading(self.show_permissions_in)),
+            make.by_method(
+                "/api/permissions/{vhost}/{name}",
+                GET=make.reading(self.show_permission),
+                PUT=make.changing(self.permit),
+                DELETE=make.changing(self.forbid),
+            ),
+        ]
 
     def show_self(self, request: Request, user: User) -> Response:
         return reply({"name": text(user.name), "tags": [text(tag) for tag in sorted(user.tags)]})

@@ -18,12 +18,14 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import vhosts as operations
 from leveret.broker.views.vhosts import VhostView, one_vhost, vhost_names
 from leveret.fronts.http.auth import check_administrator, is_monitor, visible
+from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound, Problem
 from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
@@ -37,6 +39,18 @@ class Vhosts:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
         self._broker = broker
         self._changed = changed
+
+    def routes(self, make: Endpoints) -> list[Route]:
+        return [
+            Route("/api/vhosts", make.reading(self.show_all)),
+            make.by_method(
+                "/api/vhosts/{name}",
+                GET=make.reading(self.show),
+                PUT=make.changing(self.put),
+                DELETE=make.changing(self.delete),
+            ),
+            Route("/api/vhosts/{name}/start/{node}", make.changing(self.start), methods=["POST"]),
+        ]
 
     def show_all(self, request: Request, user: User) -> Response:
         names = vhost_names(self._broker) if is_monitor(user) else visible(self._broker, user)
