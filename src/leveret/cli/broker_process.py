@@ -245,16 +245,15 @@ class Reload:
         try:
             new = self._read()
             tls = None if self._tls is None else new.tls
-            files = self._files
-            if tls is not None:
-                tls.context()  # raises what is wrong, before anything is changed
-                files = tls.digest()
+            # Both raise what is wrong, before anything is changed.
+            context = None if tls is None else tls.context()
+            files = self._files if tls is None else tls.digest()
             logs.set_up(new)
         except (ConfigurationError, OSError, UnicodeDecodeError) as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        if tls is not None and self._tls is not None:
-            self._tls.replace(tls)
+        if tls is not None and context is not None and self._tls is not None:
+            self._tls.use(tls, context)
         self._server.change_alarms(_measure(new), new["alarms.interval_s"])
         self._replace_flight(new, tls, files)
         _log_slow(self._server, new)

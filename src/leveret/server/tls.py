@@ -194,7 +194,11 @@ class CurrentTls:
 
     def replace(self, settings: TlsSettings) -> None:
         """Use other settings, or changed files; raise `TlsError` and change nothing if a file is wrong."""
-        self.context = settings.context()
+        self.use(settings, settings.context())
+
+    def use(self, settings: TlsSettings, context: ssl.SSLContext) -> None:
+        """Use a context that was made of these settings."""
+        self.context = context
         self.settings = settings
 
 
