@@ -185,10 +185,16 @@ def test_a_crash_before_the_deletion_is_written_leaves_the_whole_virtual_host(
     assert channel.get_all("q") == ["1", "2", "3"]
 
 
-def crash_before_the_logs_are_deleted(broker: Broker, *, then: Callable[[], None] = lambda: None) -> None:
-    """Delete the virtual host; lose power when the definitions have it on disk, and the store does not."""
+def crash_before_the_logs_are_deleted(
+    broker: Broker, *, first: Callable[[], object] = int, then: Callable[[], object] = int
+) -> None:
+    """Delete the virtual host; lose power when the definitions have it on disk, and the store does not.
+
+    The store has nothing of what is done `first` either, nor of what is done `then`.
+    """
     assert broker.disk is not None
     disk = broker.disk.copy()
+    first()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deletion, "finish", lambda *_: None)
         delete(broker)
@@ -222,6 +228,17 @@ def test_a_power_loss_after_another_one_was_made_leaves_the_new_one(broker: Brok
     made = vhost(broker)
     assert made is not None
     assert (set(made.queues), made.queues["q"].ready) == ({"q"}, 0)
+
+
+def test_no_new_log_is_taken_for_one_that_the_power_loss_took(broker: Broker, filled: Client) -> None:
+    made: list[int] = []
+
+    def make_a_queue() -> None:
+        Client(broker.port, vhost="v").channel().declare("late")
+        made.append(broker.call(lambda: broker.server.broker.vhosts["v"].queues["late"].log_id))
+
+    crash_before_the_logs_are_deleted(broker, first=make_a_queue)
+    assert broker.call(lambda: broker.server.broker.store.create_log().id) > made[0]
 
 
 @pytest.mark.parametrize("seed", range(8))
