@@ -13,6 +13,7 @@ from leveret.broker.access import administration
 from leveret.broker.broker import Broker as Inner
 from leveret.broker.operations import limits, vhosts
 from leveret.broker.operations.policies import put_policy
+from leveret.broker.vhosts import deletion
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.broker.views.groups import each_group
 from leveret.broker.views.policies import policies_in
@@ -86,7 +87,7 @@ def logs(broker: Broker) -> set[str]:
 
 
 def notes(broker: Broker) -> list[Any]:
-    rows = broker.call(broker.definitions.load)
+    rows = broker.definitions.load()
     return [row for row in rows if getattr(row, "component", "") == "deleted-vhosts"]
 
 
@@ -184,17 +185,34 @@ def test_a_crash_before_the_deletion_is_written_leaves_the_whole_virtual_host(
     assert channel.get_all("q") == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_power_loss_after_it_is_written_leaves_nothing(broker: Broker, filled: Client, seed: int) -> None:
-    delete(broker)
-    broker.crash(power_loss=Random(seed))
+def crash_before_the_logs_are_deleted(
+    broker: Broker, *, first: Callable[[], object] = int, then: Callable[[], object] = int
+) -> None:
+    """Delete the virtual host; lose power when the definitions have it on disk, and the store does not.
+
+    The store has nothing of what is done `first` either, nor of what is done `then`.
+    """
+    assert broker.disk is not None
+    disk = broker.disk.copy()
+    first()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deletion, "finish", lambda *_: None)
+        delete(broker)
+        then()
+        broker.crash()
+    assert notes(broker), "the note says what is left to delete"
+    broker.disk = disk.crash(Random(1))
     broker.start()
+
+
+def test_a_power_loss_after_it_is_written_leaves_nothing(broker: Broker, filled: Client) -> None:
+    crash_before_the_logs_are_deleted(broker)
     assert vhost(broker) is None
     settled(broker)
     assert all('"v"' not in label for label in logs(broker))
     create(broker)
     Client(broker.port, vhost="v").channel().declare("q")
-    broker.crash(power_loss=Random(seed))
+    broker.crash(power_loss=Random(2))
     broker.start()
     made = vhost(broker)
     assert made is not None
@@ -202,14 +220,35 @@ def test_a_power_loss_after_it_is_written_leaves_nothing(broker: Broker, filled:
 
 
 def test_a_power_loss_after_another_one_was_made_leaves_the_new_one(broker: Broker, filled: Client) -> None:
-    delete(broker)
-    create(broker)
-    Client(broker.port, vhost="v").channel().declare("new")
-    broker.crash(power_loss=Random(1))
-    broker.start()
+    def make_another() -> None:
+        create(broker)
+        Client(broker.port, vhost="v").channel().declare("q")
+
+    crash_before_the_logs_are_deleted(broker, then=make_another)
     made = vhost(broker)
     assert made is not None
-    assert set(made.queues) == {"new"}
+    assert (set(made.queues), made.queues["q"].ready) == ({"q"}, 0)
+
+
+def test_no_new_log_is_taken_for_one_that_the_power_loss_took(broker: Broker, filled: Client) -> None:
+    made: list[int] = []
+
+    def make_a_queue() -> None:
+        Client(broker.port, vhost="v").channel().declare("late")
+        made.append(broker.call(lambda: broker.server.broker.vhosts["v"].queues["late"].log_id))
+
+    crash_before_the_logs_are_deleted(broker, first=make_a_queue)
+    assert broker.call(lambda: broker.server.broker.store.create_log().id) > made[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_loss_at_any_time_brings_nothing_back(broker: Broker, filled: Client, seed: int) -> None:
+    delete(broker)
+    broker.crash(power_loss=Random(seed))
+    broker.start()
+    assert vhost(broker) is None
+    settled(broker)
+    assert all('"v"' not in label for label in logs(broker))
 
 
 def test_a_full_disk_does_not_keep_a_virtual_host_from_being_deleted(

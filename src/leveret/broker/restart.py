@@ -56,6 +56,9 @@ def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row
     all_logs = list(broker.store.logs.values())
     deleted = deletion.remains_among(rows)
     rows = deletion.without_notes(rows)
+    for remains in deleted:
+        # A power loss may have taken the youngest log, and a new log must not be taken for this one.
+        broker.store.skip_ids(remains.last_log)
     kept_logs = [log for log in all_logs if not any(remains.include(log) for remains in deleted)]
     side_logs = auxiliary_logs.find(kept_logs)
     logs = _logs_of_queues(log for log in kept_logs if auxiliary_logs.key_of(log) is None)

@@ -96,6 +96,7 @@ class Store:
         self._cursors: dict[int, dict[str, Cursor]] = {}
         """Cursors by the ids of their logs, then by name."""
         self._deleted: list[str] = []
+        self._next_id = first_id
         self._pending_bytes = 0
         self._retention_due = False
         self.damage: list[Damage] = []
@@ -214,6 +215,11 @@ class Store:
             log.spec = log.spec._replace(retention=retention)
             log.touched = True
             return self._change(alter=log.spec)
+
+    def skip_ids(self, last: int) -> None:
+        """Give no new log an id up to `last`, even if no log with such an id is known."""
+        if last >= self._next_id:
+            self._next_id = last + 1
 
     def delete_log(self, log: Log) -> int:
         """Delete a log with its cursors; return the ticket."""
