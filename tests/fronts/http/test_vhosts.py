@@ -173,7 +173,7 @@ def test_connections_that_are_closing_do_not_count(api: Api) -> None:
 def test_limits_and_descriptions_survive_a_restart_and_end_with_their_owner() -> None:
     with Broker() as broker:
         with served(broker) as api:
-            assert api.ask("PUT", "/api/users/ann", body={"password": "x"}).status == 201
+            assert api.ask("PUT", "/api/users/ann", body={"password": "x", "tags": ""}).status == 201
             assert api.ask("PUT", "/api/vhosts/v", body={"description": "d"}).status == 201
             for path in ("vhost-limits/v", "user-limits/ann"):
                 limit = f"/api/{path}/max-connections"
