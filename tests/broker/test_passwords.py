@@ -98,6 +98,8 @@ def test_hashes_of_leveret_go_out_and_come_in() -> None:
         (SHA256, "abc"),
         (SHA256, "\udcff"),
         ("leveret_password_hashing_scrypt", "$argon2id$"),
+        ("leveret_password_hashing_scrypt", "scrypt$\ud800$00"),
+        ("leveret_password_hashing_argon2id", f"{GUEST_HASH}\ud800"),
         ("leveret_password_hashing_argon2id", "scrypt$00$00"),
         ("leveret_password_hashing_argon2id", GUEST_HASH.replace("m=8", "m=4194304")),
         ("leveret_password_hashing_argon2id", GUEST_HASH.replace("t=1", "t=900")),

@@ -82,6 +82,13 @@ def test_global_parameters_are_any_json(api: Api) -> None:
         assert api.ask("PUT", f"{path}/{name}", body={"value": value}).status == 201
         assert api.get(f"{path}/{name}").json == {"name": name, "value": value}
     assert api.ask("PUT", f"{path}/c", body={"value": 7, "name": "c"}).status == 204
+    for wrong, sentence in (
+        (b"1e999", "inf is not a number of JSON"),
+        (b"[NaN]", "nan is not a number of JSON"),
+        (b"[" * 66 + b"]" * 66, "the value is nested more than 64 deep"),
+    ):
+        answer = api.ask("PUT", f"{path}/d", body=b'{"value": ' + wrong + b"}")
+        assert (answer.status, reason(answer)) == (400, sentence)
     before = api.get(path).json
     assert before[1:] == [{"name": "b", "value": None}, {"name": "c", "value": 7}]
     answer = api.ask("PUT", f"{path}/d", body={})

@@ -119,7 +119,8 @@ def of_algorithm_and_hash(algorithm: str, hashed: str) -> str:
         if _decoded(hashed) is None:
             raise PreconditionFailed(f"not_base64: password_hash '{hashed}'")
         return f"{algorithm}${hashed}"
-    if not (_is_affordable_argon2id(hashed) if algorithm == ARGON2ID else hashed.startswith("scrypt$")):
+    is_known = _is_affordable_argon2id(hashed) if algorithm == ARGON2ID else hashed.startswith("scrypt$")
+    if not is_known or not hashed.isascii():
         raise PreconditionFailed(f"password_hash is not a hash of {algorithm}")
     return hashed
 

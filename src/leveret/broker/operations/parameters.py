@@ -7,7 +7,8 @@ any JSON value that clients store under a name; the broker does not use them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.parameters import GLOBAL_PARAMETER, Key
@@ -16,6 +17,9 @@ from leveret.broker.vhosts.reserved_names import check_text
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+
+_DEPTH_MAX: Final = 64
+"""Deeper values are refused, because JSON encoders recurse."""
 
 
 def put_parameter(
@@ -44,6 +48,7 @@ def delete_parameter(
 def put_global_parameter(broker: Broker, name: str, value: Any, *, begin: Callable[[], None]) -> bool:
     """Create or replace a global parameter; return whether it is new."""
     check_text("the name", name)
+    _check_writable(value)
     begin()
     return broker.parameters.put(Key(GLOBAL_PARAMETER, "", name), {"value": value})
 
@@ -54,6 +59,17 @@ def delete_global_parameter(broker: Broker, name: str, *, begin: Callable[[], No
         raise NotFound(f"no global parameter '{name}'")
     begin()
     broker.parameters.delete(key)
+
+
+def _check_writable(value: Any, depth: int = 0) -> None:
+    """Raise for a value from JSON that can't be written as JSON again."""
+    if depth > _DEPTH_MAX:
+        raise PreconditionFailed(f"the value is nested more than {_DEPTH_MAX} deep")
+    if isinstance(value, float) and not isfinite(value):
+        raise PreconditionFailed(f"{value} is not a number of JSON")
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_writable(item, depth + 1)
 
 
 def _check_not_policy(component: str) -> None:
