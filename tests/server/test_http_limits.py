@@ -274,6 +274,7 @@ def test_a_tls_handshake_that_does_not_end_is_ended(certificate: Path) -> None:
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
         b"POST /large HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n\0\r\n",
         b"GET /large HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nodd\r\n",
         REQUEST + b"nonsense\r\n\r\n",
         REQUEST * 5 + REQUEST[:9],
     ],

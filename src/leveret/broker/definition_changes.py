@@ -69,7 +69,7 @@ class Defining:
             self._awaited.popleft()[1]()
 
     def when_committed(self, call: Callable[[], None]) -> None:
-        """Call `call` when the last removal is committed."""
+        """Call `call` when the last change, a removal, is committed."""
         self._awaited.append((self.number, call))
 
     def refuse(self, numbers: Collection[int], error: StorageError) -> None:

@@ -176,6 +176,8 @@ class HttpConnection(H11Protocol):
         """Send an error if no answer has begun, tell the application, and close the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
+            # After an answer there is nothing to continue with.
+            self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             has_request = self.conn.our_state is h11.SEND_RESPONSE
