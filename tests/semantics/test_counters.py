@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leveret.broker.counters import FIGURES, Counters
+from leveret.broker.counters import FIGURES, Churn, Counters
 from leveret.broker.views import connections, exchanges, overview, queues
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -358,3 +358,19 @@ def test_a_stream_counts_for_its_readers_and_groups(joined: Joined, counted: Cou
     member.consume("s", "reader", arguments={"x-stream-offset": "first"})
     member.deliveries(3)
     assert counted.queue("s") == {"published": 3, "delivered": 6, "acked": 3}
+
+
+def test_churn_counts_connections_channels_and_queues_that_begin_and_end(
+    q: Channel, broker: Broker, counted: Counted
+) -> None:
+    def churn() -> Churn:
+        return broker.call(lambda: overview.totals(broker.server.broker).churn)
+
+    assert churn() == Churn(connections_opened=1, channels_opened=1, queues_declared=1, queues_created=1)
+    q.declare("q")
+    q.declare("q", passive=True)
+    q.declare("mine", durable=False, exclusive=True)
+    assert (churn().queues_declared, churn().queues_created) == (3, 2)
+    q.client.close()
+    broker.wait_until(lambda: not broker.server.broker.sessions, "the connection is gone")
+    assert churn() == Churn(1, 1, 1, 1, queues_declared=3, queues_created=2, queues_deleted=1)

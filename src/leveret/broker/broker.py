@@ -300,6 +300,7 @@ class Broker:
         """Remove an ended session; its counters are added to the broker's."""
         if session in self.sessions:
             del self.sessions[session]
+            self.counters.churn.connections_closed += session.has_entered
             self.counters.take_over(session.counters)
             # Bytes that the session still sends count for the broker.
             session.counters = self.counters

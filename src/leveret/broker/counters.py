@@ -77,6 +77,21 @@ _VALUES = attrgetter(*FIGURES)
 
 
 @dataclass(slots=True)
+class Churn:
+    """Numbers of objects that began and ended since the start; RabbitMQ's management shows rates of them."""
+
+    connections_opened: int = 0
+    """Connections that entered a virtual host."""
+    connections_closed: int = 0
+    channels_opened: int = 0
+    channels_closed: int = 0
+    queues_declared: int = 0
+    """Declarations of queues, new or not, without passive ones."""
+    queues_created: int = 0
+    queues_deleted: int = 0
+
+
+@dataclass(slots=True)
 class BrokerCounters(Counters):
     """The counters of the broker: all figures, and some that only the broker has."""
 
@@ -88,5 +103,6 @@ class BrokerCounters(Counters):
     """Damaged records and files that were found."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused publishes by reason."""
+    churn: Churn = field(default_factory=Churn)
     deaths: Counter[str] = field(default_factory=Counter)
     """Messages that expired, were dropped or were dead-lettered, by reason."""

@@ -58,6 +58,7 @@ def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Des
     current = vhost.queues.get(name)
     if current is not None:
         _check_equivalent(channel, current, method)
+        channel.broker.counters.churn.queues_declared += 1
         return current
     if generated:
         arguments.check_server_named(table_of(method))
