@@ -118,11 +118,12 @@ def _accept(channel: Channel, route: Route, messages: list[Message], size: int, 
     own.bytes_in += size
     others.published += count
     others.bytes_in += size
+    others.routed += count * len(route.queues)
     if channel.transaction is not None:
         channel.transaction.publish(route, messages)
         return
-    if not route.queues and route.mandatory:
-        return_messages(channel, route, messages)
+    if not route.queues:
+        handle_unroutable(channel, route, messages)
     if route.refusing:
         _publish_to_refusing(channel, route, messages)
         return
@@ -161,6 +162,15 @@ def _publish_to_refusing(channel: Channel, route: Route, messages: Sequence[Mess
             channel.owed.refuse(count)
         else:
             channel.owed.expect(count, broker.store.ticket)
+
+
+def handle_unroutable(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """Return mandatory messages that no queue takes; drop and count others."""
+    if route.mandatory:
+        return_messages(channel, route, messages)
+        return
+    for counters in (channel.counters, route.exchange.counters):
+        counters.unroutable += len(messages)
 
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

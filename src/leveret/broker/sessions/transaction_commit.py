@@ -30,11 +30,11 @@ def commit(channel: Channel, buffer: Buffer) -> int:
         queues = _queues_now(channel.vhost, route)
         for queue in queues:
             work.publish(queue, messages)
-        if not queues and route.mandatory:
+        if not queues:
             unroutable.append((route, messages))
     _check_room(channel.broker, work)
     for route, messages in unroutable:
-        publishing.return_messages(channel, route, messages)
+        publishing.handle_unroutable(channel, route, messages)
     counts: Counter[Consumer] = Counter()
     for taken, verdict, wish in buffer.settlements:
         counts.update(settling.settle_at_sources(taken, verdict, wish, work))
