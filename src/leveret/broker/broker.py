@@ -22,6 +22,7 @@ from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
+from leveret.broker.parameters import Component, Parameters
 from leveret.broker.queues.direct_replies import DirectReplies
 from leveret.broker.sampling import Sampler
 from leveret.broker.sessions.channel import Channel
@@ -30,6 +31,8 @@ from leveret.broker.sessions.session import Peer, Session
 from leveret.broker.sessions.turn_shares import TurnShares
 from leveret.broker.timers import Timers
 from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY
+from leveret.broker.vhosts.policy_changes import apply_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
 from leveret.storage.offset_set import Range
@@ -41,6 +44,12 @@ _ROUNDS_MAX = 64
 
 _DAMAGE_MAX = 100
 """Number of sentences about damage that are kept."""
+
+_PARAMETERS = {
+    OPERATOR_POLICY: Component(apply_policy),
+    POLICY: Component(apply_policy),
+}
+"""What parameters do, by component."""
 
 
 class _Appends(NamedTuple):
@@ -120,6 +129,7 @@ class Broker:
         self._notices: list[Callable[[], None]] = []
         self.damage: list[str] = []
         """A sentence about each damaged record or file, for the first ones; `counters.damaged` counts all."""
+        self.parameters = Parameters(self, _PARAMETERS)
         self.orphans = restart.restore(self, list(rows), lost=definitions_lost)
         """Definitions that were removed because they name missing objects."""
 
