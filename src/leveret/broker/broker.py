@@ -16,6 +16,7 @@ from leveret.broker.access.accounts import Accounts
 from leveret.broker.access.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.atomic_changes import Work
 from leveret.broker.canonical import Value
+from leveret.broker.cluster_name import CLUSTER_NAME, apply_cluster_name
 from leveret.broker.core import Runs, Scheduled
 from leveret.broker.counters import BrokerCounters
 from leveret.broker.definition_changes import Defining, Undo
@@ -46,6 +47,7 @@ _DAMAGE_MAX = 100
 """Number of sentences about damage that are kept."""
 
 _PARAMETERS = {
+    CLUSTER_NAME: Component(apply_cluster_name),
     OPERATOR_POLICY: Component(apply_policy),
     POLICY: Component(apply_policy),
 }
@@ -92,7 +94,7 @@ class Broker:
         """
         self.store = store
         self.limits = limits
-        self.name = name
+        self.name = self.first_name = name
         self.token = token
         self.timers = Timers()
         self.accounts = Accounts()

@@ -18,6 +18,18 @@ from leveret.broker.sessions.client_core import ClientCore
 from leveret.broker.vhosts.vhost import VirtualHost
 
 
+class TlsView(NamedTuple):
+    """The encryption of a connection, in RabbitMQ's words; the certificate is the client's."""
+
+    protocol: str
+    key_exchange: str
+    cipher: str
+    hash: str
+    subject: str | None = None
+    issuer: str | None = None
+    validity: str | None = None
+
+
 class PeerView(NamedTuple):
     """The facts about a client that only the front knows."""
 
@@ -32,6 +44,9 @@ class PeerView(NamedTuple):
     """The properties that the client sent at login."""
     prefetches: Mapping[int, int] = {}
     """By channel number: the prefetch limit of consumers that start from now on."""
+    mechanism: str = ""
+    """How the client has logged in, such as `PLAIN`."""
+    tls: TlsView | None = None
 
 
 class Peer(Protocol):
@@ -74,7 +89,7 @@ class Session(Generic[C]):
     def __init__(self, broker: ClientCore[Session[C], C], peer: Peer, *, name: str, origin: Origin) -> None:
         self.broker = broker
         self.peer = peer
-        self.name = name
+        self.name = self.addresses = name
         self.origin = origin
         self.channels: dict[C, None] = {}
         self.since_us = broker.now_us()

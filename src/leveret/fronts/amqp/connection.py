@@ -127,6 +127,8 @@ class Connection(Wire):
             self.heartbeat_s,
             self.properties,
             {number: channel.consumer_prefetch for number, channel in self.channels.items()},
+            self.mechanism,
+            self.tls,
         )
 
     # input

@@ -79,7 +79,7 @@ def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
     name = connection.properties.get("connection_name")
     if isinstance(name, str):
         connection.session.name = f"{connection.name} {name}"
-    mechanism = method.mechanism
+    mechanism = connection.mechanism = method.mechanism
     try:
         user_name, password = read_response(mechanism, cast(bytes, method.response))
     except BadResponse:

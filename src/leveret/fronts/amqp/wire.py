@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.broker.errors import BrokerError
     from leveret.broker.sessions.channel import Channel
     from leveret.broker.sessions.route import Route
-    from leveret.broker.sessions.session import Session
+    from leveret.broker.sessions.session import Session, TlsView
 
 DELIVER_BYTES_MAX: Final = 2 << 20
 """While more unsent bytes than this wait, nothing is delivered."""
@@ -58,6 +58,9 @@ class Wire(ABC):
         self.heartbeat_s = 0
         self.properties: Mapping[str, Value] = {}
         """Client properties of connection.start-ok."""
+        self.mechanism = ""
+        """Login mechanism of connection.start-ok."""
+        self.tls: TlsView | None = None
         self.unread_reply_bytes = 0
         """Bytes of direct replies sent while the peer did not read."""
         self.routes: dict[bytes, Route] = {}
