@@ -23,7 +23,7 @@ from leveret.broker.limits import Limits
 from leveret.fronts.flight.connection_limits import Limits as FlightLimits
 from leveret.server.http_connection import HttpLimits
 from leveret.server.settings import BY_NAME, SETTINGS, Setting, Value
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.tls import NONE, OFF, TlsSettings
 from leveret.storage.store import Options
 
 DEFAULT: Final = "default"
@@ -78,7 +78,7 @@ class Configuration:
         if not self["tls.certificate"]:
             return None
         ports = [self.port(listener) for listener in _TLS_LISTENERS]
-        return TlsSettings(ports[0], ports[1], self["tls.certificate"], self["tls.key"])
+        return TlsSettings(ports[0], ports[1], **self._section("tls"))
 
     @property
     def limits(self) -> Limits:
@@ -226,6 +226,14 @@ def _contradictions(configuration: Configuration) -> list[str]:
         mistakes.append(
             f"{configuration.origin(given)}: {given} is set and {missing} is not; set both or neither"
         )
+    asked = configuration["tls.client_certificates"]
+    if asked != NONE:
+        where = configuration.origin("tls.client_certificates")
+        mistakes += [
+            f"{where}: tls.client_certificates is {asked} and {needed} is not set"
+            for needed in ("tls.client_authority", "tls.certificate")
+            if not configuration[needed]
+        ]
     if configuration["listeners.amqp_port"] == OFF and not certificate:
         where = configuration.origin("listeners.amqp_port")
         mistakes.append(f"{where}: nobody could connect: listeners.amqp_port is off, and there is no TLS")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from leveret.server.acceptor import Acceptor
+from leveret.server.acceptor import Acceptor, Tls
 from leveret.server.descriptors import Descriptors
 from leveret.server.http_connection import HttpConnection, HttpLimits
 from leveret.server.listening_sockets import bind_host
@@ -45,7 +44,7 @@ class HttpListener:
         host: str,
         port: int,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         limits: HttpLimits = HttpLimits(),  # noqa: B008  (frozen)
         descriptors: Descriptors | None = None,
     ) -> None:
@@ -112,7 +111,7 @@ class _Server(uvicorn.Server):
         *,
         limits: HttpLimits,
         descriptors: Descriptors,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> None:
         super().__init__(config)
         self._limits = limits

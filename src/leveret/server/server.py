@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -35,7 +34,7 @@ from leveret.server.hashing import HashThreads
 from leveret.server.listening_sockets import bind_host
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.tls import OFF, CurrentTls
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 from leveret.storage.files import Files
@@ -93,14 +92,13 @@ class Server:
         handshake_s: float = HANDSHAKE_S,
         memory_max_bytes: int | None = None,
         flight: FlightSettings | None = None,
-        tls: TlsSettings | None = None,
-        tls_context: ssl.SSLContext | None = None,
+        tls: CurrentTls | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
         """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory
         and disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake.
         `memory_max_bytes`: limit of the Flight process. `flight`, `tls`: serve Flight, and AMQP over TLS;
-        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners."""
+        with `tls`, `port` may be `OFF`. `tls` and `descriptors` are shared with other listeners."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -117,7 +115,6 @@ class Server:
         self._memory_max_bytes = memory_max_bytes or int(MEMORY_SHARE_MAX * machine_bytes())
         self._flight = flight
         self._tls = tls
-        self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
         self._descriptors = descriptors or Descriptors()
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
@@ -241,15 +238,15 @@ class Server:
 
     def _helpers(self) -> list[int]:
         """Return the ids of helper processes."""
-        return [] if self.endpoint is None else [self.endpoint.pid]
+        return [] if self.endpoint is None else self.endpoint.pids
 
     async def _listen(self) -> None:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
         if self._tls is not None:
-            self.tls_port = await self._listen_on(self._tls.port, self._tls_context)
+            self.tls_port = await self._listen_on(self._tls.settings.port, self._tls)
 
-    async def _listen_on(self, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def _listen_on(self, port: int, tls: CurrentTls | None = None) -> int:
         """Listen on a port, and return it; 0 chooses a free one."""
         sockets = await bind_host(self._host, port)
         acceptor = Acceptor(
@@ -268,6 +265,7 @@ class Server:
     def _make_socket(self) -> AmqpSocket:
         socket = self._socket(self.turns)
         socket.handshake_s = self._handshake_s
+        socket.tls = self._tls
         return socket
 
     @property

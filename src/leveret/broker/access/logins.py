@@ -115,6 +115,11 @@ class Logins:
         else:
             self._check(attempt)
 
+    def accept_certified(self, name: str, *, origin: Origin, done: Done) -> None:
+        """Log in the user whom a verified certificate names, without a password."""
+        user = None if name == GUEST and not origin.loopback else self._broker.accounts.users.get(name)
+        done(user)
+
     def hash_password(self, password: bytes, done: Callable[[str | None], None]) -> None:
         """Hash a new password and call `done` with the hash, or with None if the hasher is overloaded."""
         self._hasher(partial(passwords.hash_password, password, self._salt()), done)

@@ -28,9 +28,7 @@ class Member(Consumer):
         marks_begun: bool,
         arguments: Mapping[str, Value] = NO_ARGUMENTS,
     ) -> None:
-        super().__init__(
-            channel, group, tag, prefetch=prefetch, marks_begun=marks_begun, arguments=arguments
-        )
+        super().__init__(channel, group, tag, prefetch=prefetch, marks_begun=marks_begun, arguments=arguments)
         self.since_us = group.broker.turn_us
 
     @property

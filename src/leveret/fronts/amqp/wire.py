@@ -61,6 +61,9 @@ class Wire(ABC):
         self.mechanism = ""
         """Login mechanism of connection.start-ok."""
         self.tls: TlsView | None = None
+        self.external: str | None = None
+        """User of a login with the mechanism EXTERNAL, empty without a certificate that names one. None: the
+        client was not asked for a certificate, and EXTERNAL is not offered."""
         self.unread_reply_bytes = 0
         """Bytes of direct replies sent while the peer did not read."""
         self.routes: dict[bytes, Route] = {}
