@@ -240,6 +240,16 @@ class Broker:
         self.ledger.release()
 
     @property
+    def waiting_count(self) -> int:
+        """Number of queues and streams that are scheduled for the next turn."""
+        return len(self._awake) + len(self._later)
+
+    @property
+    def alarms(self) -> list[str]:
+        """The resources that are short: `memory` first, then `disk`."""
+        return sorted({what for what, _ in self._alarms}, reverse=True)
+
+    @property
     def has_more(self) -> bool:
         """Whether queues are scheduled for the next turn, after output is written."""
         return bool(self._awake or self._later)
@@ -334,8 +344,7 @@ class Broker:
             self._alarms.add((what, source))
         else:
             self._alarms.discard((what, source))
-        scarce = sorted({what for what, _ in self._alarms}, reverse=True)
-        self.blocked = "low on " + " & ".join(scarce) if scarce else None
+        self.blocked = "low on " + " & ".join(self.alarms) if self._alarms else None
         if (blocked_before is None) == (self.blocked is None):
             return
         for session in self.sessions:

@@ -20,12 +20,13 @@ from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
 from leveret.server import logs
-from leveret.server.alarms import Measure, measured
+from leveret.server.alarms import MachineMeasure
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
+from leveret.server.node import Node
 from leveret.server.server import Server
 from leveret.server.settings import SETTINGS
 from leveret.server.systemd_notify import ServiceManager
@@ -73,7 +74,13 @@ async def serve(
     reload = Reload(configuration, read_configuration, server, tls, manager, flight_cpus)
     told = _listen_for_signals(reload)
     await server.start()
-    app = create_app(server.broker, changed=server.turns.begin)
+    node = Node(
+        server,
+        tls=tls,
+        config_files=lambda: reload.configuration.files,
+        log_file=lambda: str(reload.configuration["log.file"]),
+    )
+    app = create_app(server.broker, changed=server.turns.begin, node=node.facts)
     limits = configuration.http_limits
     http = (
         []
@@ -82,6 +89,7 @@ async def serve(
     )
     if tls is not None and (port := tls.settings.http_port) != OFF:
         http.append(HttpListener(app, host, port, tls=tls, limits=limits, descriptors=descriptors))
+    node.http = http
     try:
         for listener in http:
             await listener.start()
@@ -106,8 +114,8 @@ async def serve(
     return server.failure is not None
 
 
-def _measure(configuration: Configuration) -> Measure:
-    return measured(
+def _measure(configuration: Configuration) -> MachineMeasure:
+    return MachineMeasure(
         configuration["data.directory"],
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
@@ -147,7 +155,7 @@ class Reload:
         manager: ServiceManager,
         flight_cpus: tuple[int, ...],
     ) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         self._read = read_configuration
         self._server = server
         self._tls = tls
@@ -180,13 +188,13 @@ class Reload:
             self._tls.replace(tls)
         self._server.change_alarms(_measure(new))
         self._replace_flight(new, files)
-        changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
+        changed = [each for each in SETTINGS if new[each.name] != self.configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
             for setting in (each for each in changed if each.is_reloaded is wanted):
-                old, value = self._configuration[setting.name], new[setting.name]
+                old, value = self.configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
-        self._configuration = new
+        self.configuration = new
         self.look_at_certificates()
 
     def _replace_flight(self, new: Configuration, files: bytes | None) -> None:
@@ -204,7 +212,7 @@ class Reload:
             tls_client_authority=present.tls_certificate and flight.tls_client_authority,
         )
         memory_max_bytes = _memory_max_bytes(new)
-        if (wanted, memory_max_bytes, files) != (present, _memory_max_bytes(self._configuration), before):
+        if (wanted, memory_max_bytes, files) != (present, _memory_max_bytes(self.configuration), before):
             log.info("SIGHUP: another Flight process takes new calls; running calls end in the present one")
             endpoint.replace(wanted, memory_max_bytes)
 

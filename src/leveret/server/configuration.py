@@ -38,6 +38,9 @@ _LOGIN_FIELDS: Final = {
 }
 
 
+_LINE = ", line "
+
+
 class ConfigurationError(Exception):
     """The configuration is refused. `mistakes` has a sentence for each mistake."""
 
@@ -79,6 +82,12 @@ class Configuration:
             return None
         ports = [self.port(listener) for listener in _TLS_LISTENERS]
         return TlsSettings(ports[0], ports[1], **self._section("tls"))
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files from which values come."""
+        places = (origin.rpartition(_LINE) for origin in self.origins.values())
+        return list(dict.fromkeys(file for file, _, _ in places if file))
 
     @property
     def limits(self) -> Limits:
@@ -144,14 +153,14 @@ class _Reading:
         lines = _lines(text)
         sections = {name.partition(".")[0] for name in BY_NAME}
         for section, table in document.items():
-            where = f"{file}, line {lines.get(section, 1)}"
+            where = f"{file}{_LINE}{lines.get(section, 1)}"
             if not isinstance(table, dict):
                 self.mistakes.append(f"{where}: {section!r} stands outside of a table such as [listeners]")
             elif section not in sections:
                 self.mistakes.append(f"{where}: [{section}] is not a section{_nearest(section, sections)}")
             else:
                 for key, value in table.items():
-                    self._take(f"{section}.{key}", value, f"{file}, line {lines.get(f'{section}.{key}', 1)}")
+                    self._take(f"{section}.{key}", value, f"{file}{_LINE}{lines.get(f'{section}.{key}', 1)}")
 
     def take_text(self, name: str, text: str, origin: str) -> None:
         """Take a value that is written as text: in the environment or on the command line."""

@@ -52,7 +52,7 @@ class HttpListener:
         with the other listeners of the process."""
         self._host = host
         self._port = port
-        self._scheme = "http" if tls is None else "https"
+        self.scheme = "http" if tls is None else "https"
         config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -99,7 +99,7 @@ class HttpListener:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._scheme}://{host}:{self._port}"
+        return f"{self.scheme}://{host}:{self._port}"
 
 
 class _Server(uvicorn.Server):

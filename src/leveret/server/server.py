@@ -192,14 +192,20 @@ class Server:
         self.broker.sampler.start()
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure, self._helpers)
+            self._alarms = Alarms(self.turns, self._measure, self.helpers)
             self._alarms.start()
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
 
+    @property
+    def measure(self) -> Measure | None:
+        """The function that measures shortages of memory and disk, or None."""
+        return self._measure
+
     def change_alarms(self, measure: Measure) -> None:
         """Measure shortages with changed limits from now on."""
+        self._measure = measure
         if self._alarms is not None:
             self._alarms.measure = measure
 
@@ -236,7 +242,7 @@ class Server:
             "'leveret users recover NAME --data-dir DIRECTORY'"
         )
 
-    def _helpers(self) -> list[int]:
+    def helpers(self) -> list[int]:
         """Return the ids of helper processes."""
         return [] if self.endpoint is None else self.endpoint.pids
 
@@ -272,6 +278,14 @@ class Server:
     def port(self) -> int:
         """The listening port, or `OFF`; the port that was chosen if 0 was given."""
         return self._port
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def descriptors(self) -> Descriptors:
+        return self._descriptors
 
     @property
     def url(self) -> str:

@@ -22,6 +22,7 @@ from leveret.broker.sessions.turn_shares import SHARED_COST
 from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
 from leveret.server.tls import CurrentTls
+from leveret.server.tls_facts import tls_view
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -85,6 +86,9 @@ class AmqpSocket(asyncio.Protocol):
             address=peer[0] if isinstance(peer, tuple) else "",
             external=self._certified_user(),
         )
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            self.connection.tls = tls_view(encrypted)
         self._turns.sockets[self.connection.session] = self
         self._received_s = self._sent_s = self._loop.time()
         self._deadline = self._loop.call_later(self.handshake_s, self._abort_unless_open)

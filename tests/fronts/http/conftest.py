@@ -21,6 +21,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.restart import restore_row
 from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
+from leveret.server.node import Node
 from leveret.storage.records import Message
 from leveret.testing.broker import WAIT_S, Broker
 from tests.fronts.http.membership import Member
@@ -47,8 +48,10 @@ class Api:
         self.broker = broker
         self.changes = 0
         """How often a turn was asked for."""
-        self.app = create_app(broker.server.broker, changed=self._begin)
+        self.node = Node(broker.server)
+        self.app = create_app(broker.server.broker, changed=self._begin, node=self.node.facts)
         self.listener = HttpListener(self.app, "127.0.0.1", 0)
+        self.node.http = [self.listener]
 
     def _begin(self) -> None:
         self.changes += 1

@@ -42,8 +42,6 @@ class PeerView(NamedTuple):
     heartbeat_s: int = 0
     properties: Mapping[str, Value] = {}
     """The properties that the client sent at login."""
-    prefetches: Mapping[int, int] = {}
-    """By channel number: the prefetch limit of consumers that start from now on."""
     mechanism: str = ""
     """How the client has logged in, such as `PLAIN`."""
     tls: TlsView | None = None
@@ -57,6 +55,9 @@ class Peer(Protocol):
         """Return whether the client has logged in and neither side has begun to close."""
 
     def describe(self) -> PeerView: ...
+
+    def consumer_prefetch(self, channel: int) -> int:
+        """Return the prefetch limit of consumers that start from now on on a channel of this number."""
 
     def tell_blocked(self, reason: str | None) -> None:
         """Tell the client why its publishes are held back, or with None that they no longer are."""

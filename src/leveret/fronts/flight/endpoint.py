@@ -281,7 +281,7 @@ class FlightEndpoint:
                 self._broker.logins.begin(
                     question.user,
                     question.password,
-                    origin=Origin(question.address, question.loopback),
+                    origin=Origin(question.address, question.loopback, "flight"),
                     done=lambda user: writer.write(
                         _frame(number, process_protocol.LoggedIn(user is not None))
                     ),
