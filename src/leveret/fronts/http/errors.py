@@ -27,6 +27,7 @@ from leveret.broker.errors import (
     Locked,
     Malformed,
     PreconditionFailed,
+    UnknownExchangeType,
     Unsupported,
 )
 from leveret.fronts.http.json_replies import reply, text
@@ -36,6 +37,7 @@ STATUSES: dict[type[BrokerError], tuple[int, str]] = {
     broker_errors.NotFound: (404, "Object Not Found"),
     Locked: (400, "bad_request"),
     PreconditionFailed: (400, "bad_request"),
+    UnknownExchangeType: (400, "bad_request"),
     Unsupported: (501, "not_implemented"),
     Malformed: (400, "bad_request"),
 }
