@@ -22,13 +22,17 @@ from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
+from leveret.broker.parameters import Component, Parameters
 from leveret.broker.queues.direct_replies import DirectReplies
+from leveret.broker.sampling import Sampler
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.pacing import Pacing
 from leveret.broker.sessions.session import Peer, Session
 from leveret.broker.sessions.turn_shares import TurnShares
 from leveret.broker.timers import Timers
 from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY
+from leveret.broker.vhosts.policy_changes import apply_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
 from leveret.storage.offset_set import Range
@@ -40,6 +44,12 @@ _ROUNDS_MAX = 64
 
 _DAMAGE_MAX = 100
 """Number of sentences about damage that are kept."""
+
+_PARAMETERS = {
+    OPERATOR_POLICY: Component(apply_policy),
+    POLICY: Component(apply_policy),
+}
+"""What parameters do, by component."""
 
 
 class _Appends(NamedTuple):
@@ -109,6 +119,7 @@ class Broker:
         self.definitions = Defining(define)
         self.ledger: Ledger[Any, Runs] = Ledger(store, self.definitions)
         self._listener = listener
+        self.sampler = Sampler(self)
         self._appends: dict[Runs, _Appends] = {}
         """Messages to append at the end of the turn, by the deliverer or stream to run afterwards."""
         self._awake: dict[Runs, None] = {}
@@ -118,6 +129,7 @@ class Broker:
         self._notices: list[Callable[[], None]] = []
         self.damage: list[str] = []
         """A sentence about each damaged record or file, for the first ones; `counters.damaged` counts all."""
+        self.parameters = Parameters(self, _PARAMETERS)
         self.orphans = restart.restore(self, list(rows), lost=definitions_lost)
         """Definitions that were removed because they name missing objects."""
 
@@ -300,7 +312,10 @@ class Broker:
         """Remove an ended session; its counters are added to the broker's."""
         if session in self.sessions:
             del self.sessions[session]
+            self.counters.churn.connections_closed += session.has_entered
             self.counters.take_over(session.counters)
+            if session.has_entered:
+                session.vhost.counters.take_over(session.counters)
             # Bytes that the session still sends count for the broker.
             session.counters = self.counters
         self.pacing.forget(session)

@@ -192,6 +192,7 @@ class Server:
             raise
         self._started = True
         self.turns.watchers.append(self.damage.look)
+        self.broker.sampler.start()
         self.turns.start()
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure, self._helpers)

@@ -91,7 +91,9 @@ class AmqpSocket(asyncio.Protocol):
         connection = self.connection
         if connection.state is State.CLOSED:
             return
-        connection.session.counters.octets_in += len(data)
+        counters = connection.session.counters
+        counters.octets_in += len(data)
+        counters.packets_in += 1
         self._turns.begin()
         cost_before = connection.done_cost
         self._feed(self.scan(data))

@@ -282,6 +282,11 @@ class Store:
         return self._wal.collected_bytes
 
     @property
+    def records_read(self) -> int:
+        """Number of records that were read from disk since the store was opened."""
+        return self._cache.records_read
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of messages and entries that the next checkpoint writes."""
         return self._pending_bytes

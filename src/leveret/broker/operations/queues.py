@@ -55,6 +55,7 @@ def declare(
     current = vhost.queues.get(wanted.name)
     if current is not None:
         _check_equivalent(requester, current, wanted)
+        broker.counters.churn.queues_declared += 1
         return current, False
     if generated:
         arguments.check_server_named(wanted.table)

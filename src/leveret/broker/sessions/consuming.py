@@ -195,6 +195,9 @@ def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[GetResul
             # All ready messages are at or above the durable mark.
             return None
         result = _hand_out(channel, queue, getter, records) if records else None
+        if result is None:
+            for counters in (channel.counters, queue.counters):
+                counters.got_empty += 1
         queue.wake()
         return encode(result)
 

@@ -103,6 +103,12 @@ class Session(Generic[C]):
 
     def enter(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
+        self.broker.counters.churn.connections_opened += 1
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether the client has entered a virtual host."""
+        return self._vhost is not None
 
     def check_access(self, what: str, kind: str, name: str) -> None:
         """Raise AccessRefused unless the user may `configure`, `write` or `read` this queue or exchange."""

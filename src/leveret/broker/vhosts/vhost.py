@@ -131,6 +131,8 @@ class VirtualHost(Topology):
             dedup=dedup,
         )
         self.version += 1
+        self.broker.counters.churn.queues_declared += 1
+        self.broker.counters.churn.queues_created += 1
         if declared.audit_us:
             self.returned_messages.update_retention()
         if lasting:
@@ -186,6 +188,7 @@ class VirtualHost(Topology):
         self.plain_queues.pop(queue.name, None)
         del self.queues[queue.name]
         self.version += 1
+        self.broker.counters.churn.queues_deleted += 1
         changes = self._remove_bindings_to(queue)
         if queue.durable and queue.owner is None:
             changes.append(Change(self._queue_row(queue), removed=True))

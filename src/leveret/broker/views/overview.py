@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.broker.counters import Counters
+from leveret.broker.counters import Churn, Counters
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.views.connections import counters_of, running
 from leveret.broker.views.vhosts import VhostView, one_vhost
@@ -36,6 +37,8 @@ class TotalsView(NamedTuple):
     """Messages that expired, were dropped or were dead-lettered, by reason."""
     damaged: int
     """Damaged records and files that were found."""
+    churn: Churn
+    """Connections, channels and queues that began and ended."""
 
 
 class HealthView(NamedTuple):
@@ -70,6 +73,7 @@ def totals(broker: Broker) -> TotalsView:
         dict(counters.refused),
         dict(counters.deaths),
         counters.damaged,
+        replace(counters.churn),
     )
 
 

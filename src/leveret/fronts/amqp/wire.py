@@ -97,7 +97,9 @@ class Wire(ABC):
         self.out.clear()
         if self.out_bytes >= DELIVER_BYTES_MAX:
             self.session.wake_consumers()
-        self.session.counters.octets_out += self.out_bytes
+        counters = self.session.counters
+        counters.octets_out += self.out_bytes
+        counters.packets_out += 1
         self.out_bytes = 0
         return data
 
