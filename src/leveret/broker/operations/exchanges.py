@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leveret.broker.errors import AccessRefused, PreconditionFailed, UnknownExchangeType
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.queues import arguments
-from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved
+from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 
 if TYPE_CHECKING:
     from leveret.broker.exchanges.exchange import Exchange
@@ -31,7 +31,7 @@ def declare(
     requester: Requester, wanted: ExchangeDeclaration, *, begin: Callable[[], None]
 ) -> tuple[Exchange, bool]:
     """Create an exchange unless an equivalent one exists; return the exchange and whether it is new."""
-    vhost = requester.vhost
+    vhost, wanted = requester.vhost, wanted._replace(name=cleaned(wanted.name))
     check_not_default(wanted.name)
     requester.check("configure", "exchange", wanted.name)
     if wanted.type not in ROUTERS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.broker.queues import arguments
 from leveret.broker.queues.arguments import declared_settings
-from leveret.broker.vhosts.reserved_names import check_not_reserved
+from leveret.broker.vhosts.reserved_names import check_not_reserved, cleaned
 
 if TYPE_CHECKING:
     from leveret.broker.access.accounts import User
@@ -47,7 +47,7 @@ def declare(
     broker: Broker, requester: Requester, wanted: QueueDeclaration, *, begin: Callable[[], None]
 ) -> tuple[Destination, bool]:
     """Create a queue unless an equivalent one exists; return the queue and whether it is new."""
-    vhost = requester.vhost
+    vhost, wanted = requester.vhost, wanted._replace(name=cleaned(wanted.name))
     generated = not wanted.name
     if generated:
         wanted = wanted._replace(name=f"amq.gen-{broker.token()}")
