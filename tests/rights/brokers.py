@@ -188,8 +188,10 @@ class RabbitMQHttp:
         self._suffix = amqp.suffix
 
     def prepare(self, names: Names) -> None:
-        """Make the queue and the user that `http_table` names."""
+        """Make the queue, the exchange and the user that `http_table` names."""
         self.amqp.root.queue_declare(names.queue, durable=True)
+        self.amqp.root.exchange_declare(names.exchange, "direct")
+        self.amqp.root.queue_bind(names.queue, names.exchange, "k")
         user = f"/api/users/{names.query}"
         assert self._ask("PUT", user, "guest:guest", {"password": "x", "tags": ""}) < 300
         rights = {"configure": "", "write": "", "read": ""}
@@ -200,8 +202,7 @@ class RabbitMQHttp:
             assert self._ask("PUT", f"/api/{kind}/{vhost}/{names.query}", "guest:guest", policy) < 300
 
     def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
-        filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
-        path = row.path(filled, self._node.vhost)
+        path = row.path(names.in_paths, self._node.vhost)
         if row.fills == "other":
             path = path.replace("other", f"other{self._suffix}")
         status = self._ask(row.method, path, f"{role}{self._suffix}:{PASSWORD}", row.body)
