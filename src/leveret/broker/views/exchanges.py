@@ -54,7 +54,7 @@ class BindingView(NamedTuple):
         return urlsafe_b64encode(digest[:_HASH_BYTES]).decode("ascii")
 
 
-_binding_order: Final = attrgetter("source", "is_queue", "destination", "routing_key")
+_binding_order: Final = attrgetter("source", "destination", "routing_key")
 _HASH_BYTES: Final = 6
 
 

@@ -4,13 +4,14 @@
     properties_key("", "")                  "~"
     properties_key("a/b ~", "hJ8s-aQ0")     "a%2Fb+%7E~hJ8s-aQ0"
 
-In a path the name is encoded once more. The hash of the arguments is Leveret's own.
+In a path the name is encoded once more; as in RabbitMQ, a key without `~` may also stand there as it is. The
+hash of the arguments is Leveret's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,3 +48,13 @@ def properties_key(routing_key: str, arguments_hash: str) -> str:
     if arguments_hash or not encoded:
         encoded += f"~{arguments_hash}"
     return encoded
+
+
+def binding_named(name: str) -> tuple[str, str]:
+    """Return routing key and hash of the arguments of the binding with this `properties_key`.
+
+    >>> binding_named("a%2Fb+%7E~hJ8s-aQ0"), binding_named("~")
+    (('a/b ~', 'hJ8s-aQ0'), ('', ''))
+    """
+    key, _, arguments_hash = name.partition("~")
+    return unquote_plus(key, errors="surrogateescape"), arguments_hash

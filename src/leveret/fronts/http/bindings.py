@@ -27,7 +27,7 @@ from leveret.broker.views.exchanges import BindingView, bindings_between, each_b
 from leveret.fronts.http import amqp_refusals
 from leveret.fronts.http.amqp_refusals import enter_to_declare
 from leveret.fronts.http.auth import enter, visible
-from leveret.fronts.http.binding_rows import describe_binding, list_bindings, properties_key
+from leveret.fronts.http.binding_rows import binding_named, describe_binding, list_bindings, properties_key
 from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_tables import check_short, table_in
 from leveret.fronts.http.listings import reply_object
@@ -88,9 +88,9 @@ class Bindings:
 
     def _binding(self, request: Request, vhost: str) -> BindingView:
         """Return the binding that the path names; raise if there is none."""
-        name = segment(request, "properties_key")
+        key, arguments_hash = binding_named(segment(request, "properties_key"))
         for binding in self._between(request, vhost):
-            if properties_key(binding.routing_key, binding.arguments_hash) == name:
+            if (binding.routing_key, binding.arguments_hash) == (key, arguments_hash):
                 return binding
         raise NotFound
 
