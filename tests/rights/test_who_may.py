@@ -94,7 +94,10 @@ def test_a_user_does_over_http_what_the_table_permits(row, leveret_side):
     found, wanted = {}, {}
     for role, names in numbered.items():
         prepare_http(leveret_side, row, names)
-        filled = names.in_paths | {"port": str(leveret_side.broker.port), "node": leveret_side.api.node.name}
+        filled = names.in_paths | {
+            "port": str(leveret_side.broker.port),
+            "node": leveret_side.broker.server.broker.node,
+        }
         if "{connection}" in row.fills:
             filled["connection"] = leveret_side.amqp.connection_of_owner()
         user = f"{role}:{PASSWORD}"

@@ -17,12 +17,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from socket import gethostname
 from typing import Protocol
 
 from leveret.broker.access.administration import unusable_patterns
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
+from leveret.broker.product import NAME
 from leveret.broker.sessions.channel import Channel
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
@@ -150,6 +152,7 @@ class Server:
                 rows=rows,
                 definitions_lost=self._definitions.is_new and not store.is_new,
                 name=self._name,
+                node=f"{NAME.lower()}@{gethostname()}",
                 limits=self._limits,
                 listener=self,
                 hasher=self._hashing,

@@ -215,7 +215,7 @@ def _queue(broker: Broker, queue: Destination) -> QueueView:
         queue.settings.queue_type,
         queue.durable,
         queue.auto_delete,
-        None if owner is None else owner.name,
+        None if owner is None else owner.addresses,
         queue.table,
         queue.consumer_count,
         queue.ready,

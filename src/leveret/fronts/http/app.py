@@ -101,7 +101,7 @@ def create_app(
             Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
             Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
-            *_routes_of_connections(Connections(broker, changed=changed, node=node), private, changing),
+            *_routes_of_connections(Connections(broker, changed=changed), private, changing),
             *_routes_of_nodes(Nodes(broker, changed=changed, node=node), private, changing),
             *_routes_of_health_checks(HealthChecks(broker, node=node), private),
             *_routes_of(Users(broker, changed=changed), private, changing),

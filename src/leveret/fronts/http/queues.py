@@ -62,7 +62,7 @@ class Queues:
         """`changed` is called before each change: it begins a turn of the broker."""
         self._broker = broker
         self._changed = changed
-        self._rows = QueueRows(broker.name)
+        self._rows = QueueRows(broker.node)
         self._columns = sortable_columns()
 
     # showing
@@ -115,7 +115,7 @@ class Queues:
             if sizes is not None:
                 described |= describe_sizes(sizes)
             consumers = consumers_of(self._broker, vhost, name)
-            node = self._broker.name
+            node = self._broker.node
             described["consumer_details"] = [describe_consumer(consumer, node) for consumer in consumers]
             # Leveret does not count by channel and queue.
             described |= {"incoming": [], "deliveries": []}
