@@ -77,6 +77,12 @@ _GET: Final = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
 _MESSAGE: Final = {"routing_key": "k", "properties": {}, "payload": "x", "payload_encoding": "string"}
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
+_ALIVE: Final = (
+    ENTER,
+    "configure queue aliveness-test",
+    "write exchange ",
+    "read queue aliveness-test",
+)
 _CONNECTION: Final = "/api/connections/{name}"
 _WATCH_OWNER: Final = "watch connection owner"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
@@ -109,6 +115,7 @@ ROWS: Final = (
         for rest in ("", "/source")
         for method in ("GET", "DELETE")
     ),
+    Row("GET", "/api/aliveness-test/{vhost}", _ALIVE),
     Row("GET", "/api/health/checks/alarms"),
     Row("GET", "/api/health/checks/local-alarms"),
     Row("GET", "/api/health/checks/certificate-expiration/{within}/{unit}"),

@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
+from leveret.fronts.http.aliveness import Aliveness
 from leveret.fronts.http.auth import log_in
 from leveret.fronts.http.bindings import Bindings
 from leveret.fronts.http.connections import Connections
@@ -103,6 +104,7 @@ def create_app(
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
             *_routes_of_connections(Connections(broker, changed=changed), private, changing),
             *_routes_of_nodes(Nodes(broker, changed=changed, node=node), private, changing),
+            Route("/api/aliveness-test/{vhost}", private(Aliveness(broker, changed=changed).check)),
             *_routes_of_health_checks(HealthChecks(broker, node=node), private),
             *_routes_of(Users(broker, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),

@@ -68,7 +68,7 @@ class Messages:
                 with amqp_refusals.of_publishes():
                     operations.publish(channel, message, done)
 
-            publication = await _result(begin)
+            publication = await result_of(begin)
         if publication.refused:
             raise BadRequest("rejected")
         return reply({"routed": publication.routed})
@@ -104,7 +104,7 @@ class Messages:
             if len(got) % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             self._changed()
-            message = await _result(begin)
+            message = await result_of(begin)
             if message is None:
                 break
             got.append(message)
@@ -126,7 +126,7 @@ class Messages:
         return RequestChannel(self._broker, user, vhost, begin=self._changed)
 
 
-async def _result(begin: Callable[[Callable[[T], None]], None]) -> T:
+async def result_of(begin: Callable[[Callable[[T], None]], None]) -> T:
     """Return the result that `begin` passes to its argument, at once or when the disk has the changes."""
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
