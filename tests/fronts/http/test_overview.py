@@ -116,5 +116,7 @@ def test_with_many_queues_and_channels_the_totals_of_the_last_sweep_are_shown(
         assert (overview["queue_totals"]["messages"], overview["message_stats"]["publish"]) == (1, 1)
 
 
-def test_columns_are_chosen_as_in_lists(api):
-    assert api.get("/api/overview?columns=object_totals.queues").json == {"object_totals": {"queues": 0}}
+def test_columns_choose_whole_objects(api):
+    (totals,) = api.get("/api/overview?columns=object_totals.queues").json.values()
+    assert (totals["queues"], totals["exchanges"]) == (0, 7)
+    assert api.get("/api/overview?columns=nope").json == []

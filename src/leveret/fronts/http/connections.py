@@ -11,7 +11,8 @@
     GET    /api/channels/{name}                  one channel, with its consumers: "… -> 127.0.0.1:5672 (1)"
     GET    /api/consumers[/{vhost}]              all consumers
 
-Fields are RabbitMQ's; `client_rows` makes them. As in RabbitMQ, users without the tag `monitoring` or
+Fields are RabbitMQ's; `client_rows` makes them. As there, only the lists of all virtual hosts and those of a
+user have pages, and a single object is always shown whole. Users without the tag `monitoring` or
 `administrator` see only their own connections, and only an administrator closes those of others.
 """
 
@@ -35,7 +36,8 @@ from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator, enter, is_administrator, is_monitor
 from leveret.fronts.http.client_rows import ClientRows
 from leveret.fronts.http.errors import NotAuthorised, NotFound
-from leveret.fronts.http.listings import Rows, reply_listed, reply_object
+from leveret.fronts.http.json_replies import reply
+from leveret.fronts.http.listings import Rows, reply_listed
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.rates import ranges_of
 from leveret.fronts.http.request_bodies import Body
@@ -54,9 +56,11 @@ class Connections:
         return self._connections(request, user, Selection())
 
     def show_vhost(self, request: Request, user: User) -> Awaitable[Response]:
-        return self._connections(request, user, self._vhost(request, user))
+        return self._connections(request, user, self._vhost(request, user), paged=False)
 
-    def _connections(self, request: Request, user: User, selection: Selection) -> Awaitable[Response]:
+    def _connections(
+        self, request: Request, user: User, selection: Selection, *, paged: bool = True
+    ) -> Awaitable[Response]:
         rows = self._rows(request)
         cheap: dict[str, Callable[[Any], Any]] = {
             "name": attrgetter("addresses"),
@@ -65,11 +69,11 @@ class Connections:
             "channels": lambda session: len(session.channels),
             "connected_at": attrgetter("since_us"),
         }
-        return reply_listed(request, Rows(self._seen(user, selection), row=rows.connection, cheap=cheap))
+        listed = Rows(self._seen(user, selection), row=rows.connection, cheap=cheap)
+        return reply_listed(request, listed, paged=paged)
 
     def show(self, request: Request, user: User) -> Response:
-        session = self._session(request, user)
-        return reply_object(request, self._rows(request).connection(session))
+        return reply(self._rows(request).connection(self._session(request, user)))
 
     def close(self, request: Request, user: User, body: Body) -> Response:
         session = self._session(request, user)
@@ -98,15 +102,15 @@ class Connections:
     # channels
 
     def show_channels_of(self, request: Request, user: User) -> Awaitable[Response]:
-        return self._channels(request, [self._session(request, user)])
+        return self._channels(request, [self._session(request, user)], paged=False)
 
     def show_channels(self, request: Request, user: User) -> Awaitable[Response]:
         return self._channels(request, self._seen(user, Selection()))
 
     def show_channels_in(self, request: Request, user: User) -> Awaitable[Response]:
-        return self._channels(request, self._seen(user, self._vhost(request, user)))
+        return self._channels(request, self._seen(user, self._vhost(request, user)), paged=False)
 
-    def _channels(self, request: Request, sessions: list[Any]) -> Awaitable[Response]:
+    def _channels(self, request: Request, sessions: list[Any], *, paged: bool = True) -> Awaitable[Response]:
         channels = list(chain.from_iterable(map(views.sorted_channels, sessions)))
         cheap: dict[str, Callable[[Any], Any]] = {
             "name": lambda channel: f"{channel.session.addresses} ({channel.number})",
@@ -114,7 +118,8 @@ class Connections:
             "user": attrgetter("session.user.name"),
             "vhost": attrgetter("vhost.name"),
         }
-        return reply_listed(request, Rows(channels, row=self._rows(request).channel, cheap=cheap))
+        listed = Rows(channels, row=self._rows(request).channel, cheap=cheap)
+        return reply_listed(request, listed, paged=paged)
 
     def show_channel(self, request: Request, user: User) -> Response:
         found = _CHANNEL.fullmatch(segment(request, "name"))
@@ -122,7 +127,7 @@ class Connections:
         if channel is None:
             raise NotFound
         self._check_sees(user, channel.session.user.name)
-        return reply_object(request, self._rows(request).whole_channel(channel))
+        return reply(self._rows(request).whole_channel(channel))
 
     # consumers
 

@@ -101,8 +101,8 @@ async def reply_listed(request: Request, rows: Rows[Item], *, paged: bool = True
     )
 
 
-def reply_object(request: Request, row: Row) -> Response:
-    """Return one object, with the columns that the query asks for."""
+def reply_object(request: Request, row: Row | Sequence[Row]) -> Response:
+    """Return one object, or a few of a list without orders, with the columns that the query asks for."""
     return reply(columns_in(row, columns_of(request)))
 
 

@@ -32,7 +32,7 @@ from leveret.broker.views.nodes import LoginsView, NodeView, logins, node_view
 from leveret.broker.views.overview import totals
 from leveret.fronts.http.auth import check_administrator, check_monitor
 from leveret.fronts.http.errors import NotFound
-from leveret.fronts.http.json_replies import reply, reply_list, text
+from leveret.fronts.http.json_replies import reply, text
 from leveret.fronts.http.listings import reply_object
 from leveret.fronts.http.node_facts import Figures, NodeFacts
 from leveret.fronts.http.overview import RATES_MODE, churn_rates, contexts, exchange_types
@@ -78,7 +78,7 @@ class Nodes:
 
     def show_all(self, request: Request, user: User) -> Response:
         check_monitor(user)
-        return reply_list([self._described(request)])
+        return reply_object(request, [self._described(request)])
 
     def show(self, request: Request, user: User) -> Response:
         check_monitor(user)
@@ -145,7 +145,7 @@ class Nodes:
     # the cluster
 
     def show_cluster_name(self, request: Request, user: User) -> Response:
-        return reply({"name": text(self._broker.name)})
+        return reply_object(request, {"name": text(self._broker.name)})
 
     def put_cluster_name(self, request: Request, user: User, body: Body) -> Response:
         check_administrator(user)
@@ -163,7 +163,8 @@ class Nodes:
     def show_feature_flags(self, request: Request, user: User) -> Response:
         check_administrator(user)
         fixed = {"doc_url": "", "state": "enabled", "stability": "stable", "provided_by": "rabbit"}
-        return reply([{"name": name, "desc": what, **fixed} for name, what in _FEATURE_FLAGS.items()])
+        flags = [{"name": name, "desc": what, **fixed} for name, what in _FEATURE_FLAGS.items()]
+        return reply_object(request, flags)
 
     def rebalance(self, request: Request, user: User, body: Body) -> Response:
         check_administrator(user)
@@ -174,7 +175,7 @@ class Nodes:
     def show_logins(self, request: Request, user: User) -> Response:
         check_monitor(user)
         self._named(request)
-        return reply([_logins(view) for view in logins(self._broker)])
+        return reply_object(request, [_logins(view) for view in logins(self._broker)])
 
     def forget_logins(self, request: Request, user: User) -> Response:
         check_monitor(user)

@@ -21,8 +21,8 @@ from leveret.broker.product import NAME, RABBITMQ_VERSION
 from leveret.broker.views.overview import OverviewView, TotalsView, overview, totals
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import is_monitor, visible
-from leveret.fronts.http.json_replies import text
-from leveret.fronts.http.listings import reply_object
+from leveret.fronts.http.json_replies import reply, text
+from leveret.fronts.http.listings import columns_of
 from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.rates import OF_CHANNEL, Past, Ranges, detailed, grouped, ranges_of
 
@@ -98,7 +98,12 @@ class Overview:
             content["nacked"] = {text(reason): count for reason, count in sums.refused.items()}
             content["dead"] = sums.deaths
             content["damaged"] = sums.damaged
-        return reply_object(request, content)
+        columns = columns_of(request)
+        if columns is not None:
+            # As in RabbitMQ, inner objects are whole, and no columns at all are an empty list.
+            wanted = {path[0] for path in columns}
+            return reply({name: value for name, value in content.items() if name in wanted} or [])
+        return reply(content)
 
 
 def exchange_types(names: Iterable[str]) -> list[object]:
