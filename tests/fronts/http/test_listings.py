@@ -131,6 +131,16 @@ def test_a_page_ordered_by_a_cheap_column_makes_only_its_own_rows():
         assert made == names(f"page=1&page_size=2{query}", rows)
 
 
+def test_columns_that_are_cheap_need_no_rows():
+    made = []
+    rows = rows_of(made, size=itemgetter("size"))
+    assert ask("columns=size,name&sort=size&page=1&page_size=1", rows)["items"] == [{"size": 1, "name": "c2"}]
+    assert ask("columns=name", rows)[:2] == [{"name": "Order"}, {"name": "a"}]
+    assert made == []
+    assert ask("columns=name,mixed", rows)[1] == {"name": "a", "mixed": 4}
+    assert len(made) == 5
+
+
 def test_columns_reach_into_objects():
     assert ask("columns=name,stats.details.rate")[:2] == [
         {"name": "Order", "stats": {"details": {"rate": 0.5}}},

@@ -81,7 +81,7 @@ def test_each_ack_mode_does_what_its_name_says(api):
     assert api.broker.depth("q") == 0
 
 
-def test_a_rejected_message_is_dead_lettered(api):
+def test_a_message_rejected_over_http_is_dead_lettered(api):
     api.ask("PUT", "/api/queues/%2F/dead", body={})
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     api.ask("PUT", "/api/queues/%2F/q", body={"arguments": arguments})

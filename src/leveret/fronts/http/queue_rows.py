@@ -8,6 +8,7 @@ number of messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from leveret.broker.views.queues import FIGURES, QueryView, QueueView, SizesView, queue_counters
@@ -26,7 +27,7 @@ _LENGTHS: Final = {
 
 
 class QueueRows:
-    """`rows.row(view)` takes 3 µs, plus 5 for the view; `json.dumps` of a queue would take 20."""
+    """`rows.row(view)` takes 2 µs for a queue that did nothing; `describe` and `json.dumps` would take 25."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -47,7 +48,7 @@ class QueueRows:
             if past is None
             else encoded(_lengths(queue, past, _NO_RANGES))[1:-1]
         )
-        stats = message_stats(queue.counters, OF_QUEUE, None)
+        stats = message_stats(queue.counters, OF_QUEUE, None) if any(_counts_of(queue.counters)) else {}
         return (
             f'{fixed},"consumers":{queue.consumers},{numbers},'
             f'"delayed":{queue.delayed},"returned":{queue.returned},"low":{queue.low},"span":{queue.span},'
@@ -115,6 +116,7 @@ class QueueRows:
         return fields
 
 
+_counts_of: Final = attrgetter(*{part for group in OF_QUEUE for parts in group.values() for part in parts})
 _COLUMNS: Final = (
     *("name", "vhost", "type", "durable", "consumers", "messages", "messages_ready"),
     *("messages_unacknowledged", "delayed", "memory"),

@@ -53,7 +53,7 @@ from leveret.fronts.http.queue_rows import QueueRows, describe_sizes, sortable_c
 from leveret.fronts.http.rates import ranges_of
 from leveret.fronts.http.request_bodies import BadRequest, Body, check_present, truth_in
 
-PLAIN_ROWS = 192
+PLAIN_ROWS = 160
 """Rows of a piece: 2 ms of work. Between two pieces the other clients have a turn."""
 
 
