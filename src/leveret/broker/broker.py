@@ -22,6 +22,7 @@ from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
+from leveret.broker.observations import Observations
 from leveret.broker.queues.direct_replies import DirectReplies
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.pacing import Pacing
@@ -84,7 +85,8 @@ class Broker:
         self.limits = limits
         self.name = name
         self.token = token
-        self.timers = Timers()
+        self.observations = Observations()
+        self.timers = Timers(self.observations.timer_lateness_us)
         self.accounts = Accounts()
         self.logins = Logins(self, hasher)
         self.pacing: Pacing[Session[Channel]] = Pacing()
@@ -107,7 +109,9 @@ class Broker:
         """Sessions whose fronts have output to be written."""
         self._clock = clock
         self.definitions = Defining(define)
-        self.ledger: Ledger[Any, Runs] = Ledger(store, self.definitions)
+        self.ledger: Ledger[Any, Runs] = Ledger(
+            store, self.definitions, clock=clock, latency_us=self.observations.confirm_latency_us
+        )
         self._listener = listener
         self._appends: dict[Runs, _Appends] = {}
         """Messages to append at the end of the turn, by the deliverer or stream to run afterwards."""
@@ -127,7 +131,7 @@ class Broker:
         return self._clock()
 
     def begin_turn(self) -> None:
-        self.turn_us = self._clock()
+        self.turn_us = self.ledger.turn_us = self._clock()
 
     def tick(self) -> None:
         """Run the timers that are due."""

@@ -5,11 +5,15 @@ The figures, what they count, and the objects that have them:
 
     published            publishes of clients: channel, exchange; all appended messages: queue
     confirmed            publishes that were acked to the publisher: channel
+    expecting_confirms   publishes on channels in confirm mode: channel
+    routed               copies of publishes that went to queues: channel
     returned             mandatory publishes that were returned to the publisher: channel, exchange
+    unroutable           publishes that no queue took and that were not mandatory: channel, exchange
     delivered            messages sent to consumers that ack: channel, queue
     delivered_auto_ack   messages sent to consumers that do not ack: channel, queue
     got                  messages returned by `basic.get` that need an ack: channel, queue
     got_auto_ack         messages returned by `basic.get` without ack: channel, queue
+    got_empty            calls of `basic.get` that found no message: channel, queue
     redelivered          messages in the four counters above that had the redelivered flag
     acked                acks by clients: channel, queue
     nacked               nacks and rejects by clients, with requeue: channel, queue
@@ -24,13 +28,15 @@ The figures, what they count, and the objects that have them:
 
 A stream counts its readers and groups together. When a channel ends, its counters are added to the
 connection's, and when a connection ends, its counters are added to the broker's. A total is the sum of the
-broker's counters and those of all open connections (`views.overview.totals`). Messages that Spark's queries
+broker's counters and those of all open connections (`views.overview.totals`). The counters of a deleted queue
+are added to `deleted_queues`. Messages that Spark's queries
 lease are not counted here; `QueryView` shows them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 
@@ -41,11 +47,15 @@ class Counters:
 
     published: int = 0
     confirmed: int = 0
+    expecting_confirms: int = 0
+    routed: int = 0
     returned: int = 0
+    unroutable: int = 0
     delivered: int = 0
     delivered_auto_ack: int = 0
     got: int = 0
     got_auto_ack: int = 0
+    got_empty: int = 0
     redelivered: int = 0
     acked: int = 0
     nacked: int = 0
@@ -76,6 +86,14 @@ FIGURES = tuple(counter.name for counter in fields(Counters))
 _VALUES = attrgetter(*FIGURES)
 
 
+def sum_of(counters: Iterable[Counters]) -> Counters:
+    """
+    >>> sum_of([Counters(published=2), Counters(published=3)]).published
+    5
+    """
+    return Counters(*map(sum, zip(*map(_VALUES, counters), strict=True)))
+
+
 @dataclass(slots=True)
 class Churn:
     """Numbers of objects that began and ended since the start; RabbitMQ's management shows rates of them."""
@@ -99,6 +117,8 @@ class BrokerCounters(Counters):
     """Publishes that a queue had already stored, counted once per such queue."""
     stale_acks: int = 0
     """Late settlements by members of groups, which had no effect."""
+    deadline_misses: int = 0
+    """Deliveries that were taken back because the consumer timeout had passed."""
     damaged: int = 0
     """Damaged records and files that were found."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -106,3 +126,5 @@ class BrokerCounters(Counters):
     churn: Churn = field(default_factory=Churn)
     deaths: Counter[str] = field(default_factory=Counter)
     """Messages that expired, were dropped or were dead-lettered, by reason."""
+    deleted_queues: dict[str, Counters] = field(default_factory=dict)
+    """The sums of the counters of queues that were deleted, by type of queue."""

@@ -195,6 +195,9 @@ def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[GetResul
             # All ready messages are at or above the durable mark.
             return None
         result = _hand_out(channel, queue, getter, records) if records else None
+        if result is None:
+            channel.counters.got_empty += 1
+            queue.counters.got_empty += 1
         queue.wake()
         return encode(result)
 
