@@ -83,8 +83,8 @@ def test_published_counts_on_channel_and_exchange_and_in_each_queue(q: Channel, 
     publish(q, 3, key="", exchange="x")
     publish(q, 2)
     assert counted.everywhere() == [{"published": 5}] * 3
-    assert counted.exchange("x") == {"published": 3}
-    assert counted.exchange("") == {"published": 2}
+    assert counted.exchange("x") == {"published": 3, "routed": 6}
+    assert counted.exchange("") == {"published": 2, "routed": 2}
     assert (counted.queue("q"), counted.queue("other")) == ({"published": 5}, {"published": 3})
 
 
@@ -104,15 +104,24 @@ def test_confirmed_counts_acks_and_not_nacks(channel: Channel, counted: Counted)
         for _ in range(5):
             channel.publish("q")
     assert channel.confirmed(5) == {"ack": 2, "nack": 3}
-    assert counted.everywhere() == [{"published": 5, "confirmed": 2}] * 3
+    assert counted.everywhere() == [{"published": 5, "expecting_confirms": 5, "confirmed": 2}] * 3
     assert counted.queue() == {"published": 2}
 
 
 def test_returned_counts_what_no_queue_takes(q: Channel, counted: Counted) -> None:
     publish(q, 2, key="nowhere", mandatory=True)
     publish(q, 1, key="nowhere")
-    assert counted.everywhere() == [{"published": 3, "returned": 2}] * 3
-    assert counted.exchange("") == {"published": 3, "returned": 2}
+    assert counted.everywhere() == [{"published": 3, "returned": 2, "unroutable": 1}] * 3
+    assert counted.exchange("") == {"published": 3, "returned": 2, "unroutable": 1}
+
+
+def test_unroutable_counts_in_transactions_when_they_commit(q: Channel, counted: Counted) -> None:
+    q.tx_select()
+    publish(q, 2, key="nowhere")
+    publish(q, 1, key="nowhere", mandatory=True)
+    assert counted.everywhere() == [{"published": 3}] * 3
+    q.tx_commit()
+    assert counted.everywhere() == [{"published": 3, "returned": 1, "unroutable": 2}] * 3
 
 
 def test_delivered_counts_what_consumers_are_to_ack(q: Channel, counted: Counted) -> None:
@@ -135,8 +144,8 @@ def test_got_counts_basic_get_with_and_without_acks(q: Channel, counted: Counted
     q.get("q", no_ack=True)
     q.get("q", no_ack=True)
     assert q.get("q") is None
-    assert counted.everywhere() == [{"published": 3, "got": 1, "got_auto_ack": 2}] * 3
-    assert counted.queue() == {"published": 3, "got": 1, "got_auto_ack": 2}
+    assert counted.everywhere() == [{"published": 3, "got": 1, "got_auto_ack": 2, "got_empty": 1}] * 3
+    assert counted.queue() == {"published": 3, "got": 1, "got_auto_ack": 2, "got_empty": 1}
 
 
 def test_acked_counts_messages_and_not_frames(q: Channel, counted: Counted) -> None:

@@ -24,6 +24,7 @@ from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
 from leveret.broker.observations import Observations
 from leveret.broker.queues.direct_replies import DirectReplies
+from leveret.broker.sampling import Sampler
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.pacing import Pacing
 from leveret.broker.sessions.session import Peer, Session
@@ -113,6 +114,7 @@ class Broker:
             store, self.definitions, clock=clock, latency_us=self.observations.confirm_latency_us
         )
         self._listener = listener
+        self.sampler = Sampler(self)
         self._appends: dict[Runs, _Appends] = {}
         """Messages to append at the end of the turn, by the deliverer or stream to run afterwards."""
         self._awake: dict[Runs, None] = {}
@@ -306,6 +308,8 @@ class Broker:
             del self.sessions[session]
             self.counters.churn.connections_closed += session.has_entered
             self.counters.take_over(session.counters)
+            if session.has_entered:
+                session.vhost.counters.take_over(session.counters)
             # Bytes that the session still sends count for the broker.
             session.counters = self.counters
         self.pacing.forget(session)

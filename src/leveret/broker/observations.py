@@ -11,10 +11,8 @@ from typing import Final
 
 from leveret.broker.histograms import Histogram
 
-TIMES_US: Final = tuple(mantissa * 10**exponent for exponent in range(2, 7) for mantissa in (1, 2, 5)) + (
-    10_000_000,
-    30_000_000,
-)
+_MANTISSAS: Final = (1, 2, 5)
+TIMES_US: Final = (*(n * 10**e for e in range(2, 7) for n in _MANTISSAS), 10_000_000, 30_000_000)
 """From 100 µs to 30 s: three bounds for each power of ten."""
 _COUNTS: Final = tuple(4**exponent for exponent in range(10))
 _BYTES: Final = tuple(256 * 4**exponent for exponent in range(10))
@@ -51,3 +49,10 @@ class Observations:
         """Time of a turn, from its first input to its output."""
         self.loop_lag_us = Histogram(TIMES_US)
         """How late the event loop called a timer that was set for a fixed interval."""
+
+    def note_sync(self, duration_us: int, records: int, size_bytes: int) -> None:
+        """Observe a sync, unless there was nothing to write."""
+        if records or size_bytes:
+            self.sync_us.observe(duration_us)
+            self.sync_records.observe(records)
+            self.sync_bytes.observe(size_bytes)

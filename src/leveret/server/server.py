@@ -33,6 +33,7 @@ from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
 from leveret.server.hashing import HashThreads
 from leveret.server.listening_sockets import bind_host
+from leveret.server.loop_lag import LoopLag
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
@@ -107,6 +108,7 @@ class Server:
         self._port = port
         self._clock = SteadyClock() if clock is None else clock
         self._steps: StepWatch | None = None
+        self._lag: LoopLag | None = None
         self._options = options
         self._limits = limits
         self._name = name
@@ -192,6 +194,7 @@ class Server:
             raise
         self._started = True
         self.turns.watchers.append(self.damage.look)
+        self.broker.sampler.start()
         self.turns.start()
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure, self._helpers)
@@ -199,6 +202,8 @@ class Server:
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+        self._lag = LoopLag(self.broker.observations.loop_lag_us, loop)
+        self._lag.start()
 
     def change_alarms(self, measure: Measure) -> None:
         """Measure shortages with changed limits from now on."""
@@ -317,6 +322,8 @@ class Server:
             listener.close()
         if self._steps is not None:
             self._steps.stop()
+        if self._lag is not None:
+            self._lag.stop()
         return bool(listeners)
 
     async def _say_goodbye(self) -> None:

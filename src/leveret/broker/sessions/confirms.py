@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class _Waiting:
-    """Publishes of one time with one outcome: from the one after the previous entry up to the number `last`."""
+    """Publishes of one turn with one outcome: those after the previous entry, up to the number `last`."""
 
     last: int
     ticket: int

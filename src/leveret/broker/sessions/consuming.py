@@ -196,8 +196,8 @@ def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[GetResul
             return None
         result = _hand_out(channel, queue, getter, records) if records else None
         if result is None:
-            channel.counters.got_empty += 1
-            queue.counters.got_empty += 1
+            for counters in (channel.counters, queue.counters):
+                counters.got_empty += 1
         queue.wake()
         return encode(result)
 

@@ -118,12 +118,12 @@ def _accept(channel: Channel, route: Route, messages: list[Message], size: int, 
     own.bytes_in += size
     others.published += count
     others.bytes_in += size
+    others.routed += count * len(route.queues)
     if channel.transaction is not None:
         channel.transaction.publish(route, messages)
         return
-    own.routed += count * len(route.queues)
     if not route.queues:
-        note_unroutable(channel, route, messages)
+        handle_unroutable(channel, route, messages)
     if route.refusing:
         _publish_to_refusing(channel, route, messages)
         return
@@ -164,13 +164,13 @@ def _publish_to_refusing(channel: Channel, route: Route, messages: Sequence[Mess
             channel.owed.expect(count, broker.store.ticket)
 
 
-def note_unroutable(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
-    """Return messages that no queue takes if they are mandatory, else count them as dropped."""
+def handle_unroutable(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """Return mandatory messages that no queue takes; drop and count others."""
     if route.mandatory:
         return_messages(channel, route, messages)
-    else:
-        channel.counters.unroutable += len(messages)
-        route.exchange.counters.unroutable += len(messages)
+        return
+    for counters in (channel.counters, route.exchange.counters):
+        counters.unroutable += len(messages)
 
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

@@ -25,17 +25,16 @@ def commit(channel: Channel, buffer: Buffer) -> int:
     """Commit the publishes and settlements; return the ticket under which they are durable."""
     channel.broker.flush()
     work = Work(channel.broker)
-    reached: list[tuple[Route, list[Message], int]] = []
+    unroutable: list[tuple[Route, list[Message]]] = []
     for route, messages in buffer.publishes:
         queues = _queues_now(channel.vhost, route)
         for queue in queues:
             work.publish(queue, messages)
-        reached.append((route, messages, len(queues)))
+        if not queues:
+            unroutable.append((route, messages))
     _check_room(channel.broker, work)
-    for route, messages, queue_count in reached:
-        channel.counters.routed += len(messages) * queue_count
-        if not queue_count:
-            publishing.note_unroutable(channel, route, messages)
+    for route, messages in unroutable:
+        publishing.handle_unroutable(channel, route, messages)
     counts: Counter[Consumer] = Counter()
     for taken, verdict, wish in buffer.settlements:
         counts.update(settling.settle_at_sources(taken, verdict, wish, work))

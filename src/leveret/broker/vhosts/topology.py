@@ -11,6 +11,7 @@ from typing import Final
 
 from leveret.broker.canonical import Value, decode
 from leveret.broker.core import DefiningCore
+from leveret.broker.counters import Counters
 from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.exchanges.exchange import Bound, Exchange
@@ -36,6 +37,8 @@ class Topology:
         self.broker = broker
         self.name = name
         self.version = 0
+        self.counters = Counters()
+        """The counters of ended connections; `sampling` adds those of open ones."""
         self.queues: dict[str, Destination] = {}
         """Queues and streams by name."""
         self.plain_queues: dict[str, Queue] = {}

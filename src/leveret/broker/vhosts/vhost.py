@@ -89,6 +89,7 @@ class VirtualHost(Topology):
             self._unregister(exchange, binding.destination, all_bindings=True)
             changes += self._binding_changes(exchange, *binding, removed=True)
         del self.exchanges[exchange.name]
+        self.broker.counters.deleted_exchanges.take_over(exchange.counters)
         if exchange.durable:
             changes.append(Change(ExchangeRow(self.name, exchange.name, exchange.type), removed=True))
         changes += self._remove_bindings_to(exchange)

@@ -66,8 +66,10 @@ def totals(broker: Broker) -> TotalsView:
     counters = broker.counters
     of_sessions = (session.counters for session in broker.sessions)
     of_channels = (channel.counters for session in broker.sessions for channel in session.channels)
+    sums = sum_of((counters, *of_sessions, *of_channels))
+    sums.history = counters.history
     return TotalsView(
-        sum_of((counters, *of_sessions, *of_channels)),
+        sums,
         counters.deduplicated,
         counters.stale_acks,
         dict(counters.refused),

@@ -4,7 +4,7 @@
 
 Owns the table of routes; each resource has a file of its own. The rule: handlers are plain functions called
 on the event loop that owns the broker, never in a thread. So a handler sees one state of the broker, and must
-be short (`json_replies.reply_list` makes long answers). A handler that changes a group, a topic or a user
+be short (`listings.reply_listed` makes long answers). A handler that changes a group, a topic or a user
 gets the body of the request, and its answer is sent when the change is on disk. Only `/health` needs no
 login.
 """
@@ -39,7 +39,7 @@ from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 
-Handler: TypeAlias = Callable[[Request, User], Response]
+Handler: TypeAlias = Callable[[Request, User], Response | Awaitable[Response]]
 Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Login: TypeAlias = Callable[[Request], Awaitable[User]]
@@ -153,7 +153,8 @@ def _public(handle: Callable[[], Response]) -> Endpoint:
 def _private(handler: Handler, login: Login) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         with _errors_as_problems():
-            return handler(request, await login(request))
+            result = handler(request, await login(request))
+            return await result if isawaitable(result) else result
 
     return endpoint
 
