@@ -18,6 +18,7 @@ from pathlib import Path
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
+from leveret.fronts.http.metrics import create_metrics_app
 from leveret.server import logs
 from leveret.server.alarms import Measure, measured
 from leveret.server.configuration import Configuration, ConfigurationError
@@ -25,6 +26,7 @@ from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
+from leveret.server.node_figures import AlarmLimits, NodeFigures
 from leveret.server.server import Server
 from leveret.server.settings import SETTINGS
 from leveret.server.systemd_notify import ServiceManager
@@ -71,7 +73,8 @@ async def serve(
     reload = Reload(configuration, read_configuration, server, tls_context, manager)
     told = _listen_for_signals(reload)
     await server.start()
-    app = create_app(server.broker, changed=server.turns.begin)
+    node = NodeFigures(server, str(directory), descriptors, lambda: _alarm_limits(reload.configuration))
+    app = create_app(server.broker, changed=server.turns.begin, node=node)
     limits = configuration.http_limits
     http = (
         []
@@ -82,6 +85,10 @@ async def serve(
         http.append(
             HttpListener(app, host, tls.http_port, tls=tls_context, limits=limits, descriptors=descriptors)
         )
+    metrics = create_metrics_app(server.broker, node=node)
+    metrics_port = configuration.port("metrics_port")
+    if metrics_port != OFF:
+        http.append(HttpListener(metrics, host, metrics_port, limits=limits, descriptors=descriptors))
     try:
         for listener in http:
             await listener.start()
@@ -111,6 +118,10 @@ def _measure(configuration: Configuration) -> Measure:
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
     )
+
+
+def _alarm_limits(configuration: Configuration) -> AlarmLimits:
+    return AlarmLimits(_memory_max_bytes(configuration), configuration["alarms.disk_free_min_bytes"])
 
 
 def _memory_max_bytes(configuration: Configuration) -> int:
@@ -144,7 +155,7 @@ class Reload:
         tls_context: ssl.SSLContext | None,
         manager: ServiceManager,
     ) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         self._read = read_configuration
         self._server = server
         self._tls_context = tls_context
@@ -171,13 +182,13 @@ class Reload:
         if tls is not None and self._tls_context is not None:
             tls.load_into(self._tls_context)
         self._server.change_alarms(_measure(new))
-        changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
+        changed = [each for each in SETTINGS if new[each.name] != self.configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
             for setting in (each for each in changed if each.is_reloaded is wanted):
-                old, value = self._configuration[setting.name], new[setting.name]
+                old, value = self.configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
-        self._configuration = new
+        self.configuration = new
 
 
 def _listed(places: Sequence[str]) -> str:

@@ -26,11 +26,13 @@ from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
+from leveret.broker.views.node import NodeView
 from leveret.fronts.http.auth import log_in
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
+from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
@@ -45,8 +47,13 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
-def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
-    """Return the application. `changed` is called before a handler changes the broker: it begins a turn."""
+def create_app(
+    broker: Broker, *, changed: Callable[[], None], node: Callable[[], NodeView] | None = None
+) -> Starlette:
+    """Return the application. `changed` is called before a handler changes the broker: it begins a turn.
+
+    `node` measures the process, for metrics.
+    """
     durability = Durability(broker, changed=changed)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
@@ -65,6 +72,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     return Starlette(
         routes=[
             Route("/health", _public(partial(show_health, broker))),
+            *_routes_of_metrics(Metrics(broker, node=node), private),
             Route("/api/overview", private(partial(show_overview, broker))),
             Route("/api/queues", private(queues.show_all)),
             Route("/api/queues/{vhost}", private(queues.show_vhost)),
@@ -122,6 +130,14 @@ def _routes_of(
             PUT=changing(users.permit),
             DELETE=changing(users.forbid),
         ),
+    ]
+
+
+def _routes_of_metrics(metrics: Metrics, private: Callable[[Handler], Endpoint]) -> list[Route]:
+    return [
+        Route("/metrics", private(metrics.show_sums)),
+        Route("/metrics/per-object", private(metrics.show_objects)),
+        Route("/metrics/detailed", private(metrics.show_detailed)),
     ]
 
 

@@ -73,6 +73,11 @@ def is_monitor(user: User) -> bool:
     return bool(user.tags & _MONITORS)
 
 
+def check_monitor(user: User) -> None:
+    if not is_monitor(user):
+        raise NotAuthorised("Not monitor user")
+
+
 def check_administrator(user: User) -> None:
     if ADMINISTRATOR not in user.tags:
         raise NotAuthorised("Not administrator user")
