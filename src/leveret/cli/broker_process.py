@@ -88,7 +88,7 @@ async def serve(
     metrics = create_metrics_app(server.broker, node=node)
     metrics_port = configuration.port("metrics_port")
     if metrics_port != OFF:
-        http.append(HttpListener(metrics, host, metrics_port, limits=limits, descriptors=descriptors))
+        http.insert(0, HttpListener(metrics, host, metrics_port, limits=limits, descriptors=descriptors))
     try:
         for listener in http:
             await listener.start()

@@ -92,6 +92,13 @@ class ExchangeFigures(NamedTuple):
     unroutable: int
 
 
+class ExchangeName(NamedTuple):
+    vhost: str
+    exchange: str
+    type: str
+    bindings: int
+
+
 class GroupFigures(NamedTuple):
     members: int
     lag: int
@@ -217,6 +224,16 @@ def exchange_rows(broker: Broker, vhosts: Collection[str] | None = None) -> Walk
         (vhost.name, exchange) for vhost in _vhosts(broker, vhosts) for exchange in vhost.exchanges.values()
     ]
     return Walk(deleted, (_exchange(vhost, exchange) for vhost, exchange in exchanges))
+
+
+def public_exchanges(broker: Broker, vhosts: Collection[str] | None = None) -> list[ExchangeName]:
+    """Return the exchanges with a name that are not internal: those that RabbitMQ's metrics have."""
+    return [
+        ExchangeName(vhost.name, exchange.name, exchange.type, len(exchange.router))
+        for vhost in _vhosts(broker, vhosts)
+        for exchange in vhost.exchanges.values()
+        if exchange.name and not exchange.internal
+    ]
 
 
 def group_rows(broker: Broker, vhosts: Collection[str] | None = None) -> Iterator[Row[GroupFigures]]:

@@ -6,13 +6,16 @@ rule: names of queues and of everything else may be any bytes, and every page ca
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from leveret.broker.histograms import HistogramView
 from leveret.fronts.http.json_replies import text
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]*").fullmatch
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -24,14 +27,22 @@ def head(name: str, kind: str, help_text: str) -> str:
     return f"# TYPE {name} {kind}\n# HELP {name} {help_text}\n"
 
 
-def labels(names: Sequence[str], values: Sequence[str]) -> str:
+def labels(names: tuple[str, ...], values: Sequence[str]) -> str:
     """Return labels in braces. A value that is not UTF-8 is shown in base64, with RabbitMQ's words.
 
     >>> labels(("vhost", "queue"), ("/", 'a"b'))
     '{vhost="/",queue="a\\\\"b"}'
     """
-    pairs = (f'{name}="{text(value).translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True))
-    return f"{{{','.join(pairs)}}}"
+    return _template(names) % tuple(map(_escaped, values))
+
+
+@cache
+def _template(names: tuple[str, ...]) -> str:
+    return "{" + ",".join(f'{name}="%s"' for name in names) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value if _PLAIN(value) else text(value).translate(_ESCAPES)
 
 
 def sample(name: str, value: float, label: str = "") -> str:

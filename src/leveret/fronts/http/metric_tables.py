@@ -475,7 +475,7 @@ IDENTITY: Final = (
     Metric("leveret_build_info", GAUGE, "", "Versions of Leveret and Python"),
 )
 
-BROKER: Final = (
+ALARMS: Final = (
     Metric(
         "rabbitmq_alarms_free_disk_space_watermark",
         UNTYPED,
@@ -488,6 +488,8 @@ BROKER: Final = (
         "memory_alarm",
         "is 1 if VM memory watermark alarm is in effect",
     ),
+)
+BROKER: Final = (
     _counter("rabbitmq_io_sync_ops_total", "syncs", "Total number of I/O sync operations"),
     _counter("rabbitmq_io_sync_time_seconds_total", "sync_s", "Total I/O sync time"),
     _gauge("leveret_publishers_blocked", "blocked", "1 while publishers are held back by an alarm"),

@@ -107,6 +107,7 @@ class Metrics:
         for metric in tables.MAXIMA:
             kind, _, name = metric.field.partition(".")
             yield _head(metric) + sample(metric.name, objects[kind].most(name))
+        yield _table(tables.ALARMS, views.broker_view(self._broker))
 
     async def _objects(self, objects: Mapping[str, Objects]) -> AsyncIterator[str]:
         for name in _FAMILIES:
@@ -139,11 +140,10 @@ class Metrics:
         lines = (
             sample(
                 metric.name,
-                row.figures.bindings if metric.field else 1,
-                labels(("vhost", "exchange", "type"), (*row.names, row.kind)),
+                each.bindings if metric.field else 1,
+                labels(("vhost", "exchange", "type"), each[:3]),
             )
-            for row in views.exchange_rows(self._broker, vhosts).rows
-            if row.names[1]
+            for each in views.public_exchanges(self._broker, vhosts)
         )
         return _head(metric) + "".join(lines)
 
