@@ -52,7 +52,7 @@ async def serve(
     descriptors = Descriptors()
     directory = Path(configuration["data.directory"])
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
-    host, tls, http_port = configuration["listeners.host"], configuration.tls, configuration.port("http_port")
+    host, tls = configuration["listeners.host"], configuration.tls
     tls_context = None if tls is None else tls.context()
     server = Server(
         OsFiles(str(directory)),
@@ -74,21 +74,7 @@ async def serve(
     told = _listen_for_signals(reload)
     await server.start()
     node = NodeFigures(server, str(directory), descriptors, lambda: _alarm_limits(reload.configuration))
-    app = create_app(server.broker, changed=server.turns.begin, node=node)
-    limits = configuration.http_limits
-    http = (
-        []
-        if http_port == OFF
-        else [HttpListener(app, host, http_port, limits=limits, descriptors=descriptors)]
-    )
-    if tls is not None and tls.http_port != OFF:
-        http.append(
-            HttpListener(app, host, tls.http_port, tls=tls_context, limits=limits, descriptors=descriptors)
-        )
-    metrics = create_metrics_app(server.broker, node=node)
-    metrics_port = configuration.port("metrics_port")
-    if metrics_port != OFF:
-        http.insert(0, HttpListener(metrics, host, metrics_port, limits=limits, descriptors=descriptors))
+    http = _http_listeners(configuration, server, node, tls_context=tls_context, descriptors=descriptors)
     try:
         for listener in http:
             await listener.start()
@@ -110,6 +96,30 @@ async def serve(
             await listener.stop()
         await server.stop()
     return server.failure is not None
+
+
+def _http_listeners(
+    configuration: Configuration,
+    server: Server,
+    node: NodeFigures,
+    *,
+    tls_context: ssl.SSLContext | None,
+    descriptors: Descriptors,
+) -> list[HttpListener]:
+    """Return the listeners for metrics, HTTP and HTTPS, without those that are off."""
+    app = create_app(server.broker, changed=server.turns.begin, node=node)
+    metrics, tls = create_metrics_app(server.broker, node=node), configuration.tls
+    ports = (
+        (metrics, configuration.port("metrics_port"), None),
+        (app, configuration.port("http_port"), None),
+        (app, OFF if tls is None else tls.http_port, tls_context),
+    )
+    host, limits = configuration["listeners.host"], configuration.http_limits
+    return [
+        HttpListener(served, host, port, tls=context, limits=limits, descriptors=descriptors)
+        for served, port, context in ports
+        if port != OFF
+    ]
 
 
 def _measure(configuration: Configuration) -> Measure:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, Protocol
 
-from leveret.broker.histograms import HistogramView
 from leveret.fronts.http.json_replies import text
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,7 +53,22 @@ def rows(name: str, labelled: Iterable[tuple[str, Sequence[int]]], column: int) 
     return "".join([f"{name}{label} {numbers[column]}\n" for label, numbers in labelled])
 
 
-def histogram(name: str, help_text: str, view: HistogramView, *, divisor: int) -> str:
+class Buckets(Protocol):
+    """A histogram: how many values are at most each bound, and not at most the bound before."""
+
+    @property
+    def bounds(self) -> Sequence[int]: ...
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """One more than bounds: the values above the last bound come last."""
+
+    @property
+    def total(self) -> int:
+        """The sum of all values."""
+
+
+def histogram(name: str, help_text: str, view: Buckets, *, divisor: int) -> str:
     """Return the lines of a histogram; observed values are divided, for example microseconds by a million."""
     below, lines = 0, [head(name, "histogram", help_text)]
     for bound, count in zip(view.bounds, view.counts, strict=False):
