@@ -318,7 +318,7 @@ def test_objects_are_read_in_pieces_between_which_the_loop_runs(api):
         return len(objects.rows)
 
     assert api.run(count_while_reading()) == 250
-    assert len(passes) == 3
+    assert len(passes) >= 3
 
 
 def test_every_kind_of_object_is_read(api, used, orders, join):

@@ -11,7 +11,6 @@ and then writes metric after metric, with pauses in which the event loop serves 
 
 from __future__ import annotations
 
-import asyncio
 import platform
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -35,7 +34,7 @@ from leveret.fronts.http import metric_tables as tables
 from leveret.fronts.http.auth import check_monitor
 from leveret.fronts.http.errors import answer
 from leveret.fronts.http.exposition import CONTENT_TYPE, by_reason, head, histogram, labels, rows, sample
-from leveret.fronts.http.metric_reading import KINDS, Objects, read
+from leveret.fronts.http.metric_reading import KINDS, Objects, pause, read
 from leveret.fronts.http.metric_tables import FAMILIES, Family, Metric
 from leveret.fronts.http.path_segments import RawPaths
 
@@ -88,7 +87,7 @@ class Metrics:
             yield text
         for text in self._whole(objects):
             yield text
-            await asyncio.sleep(0)
+            await pause()
 
     # objects
 
@@ -198,13 +197,13 @@ async def _lines(family: Family, objects: Objects, *, detailed: bool) -> AsyncIt
     for start in range(0, len(objects.rows), _LABELS):
         piece = objects.rows[start : start + _LABELS]
         labelled += [(labels(family.labels, row.names[:used]), row.figures) for row in piece]
-        await asyncio.sleep(0)
+        await pause()
     for metric in family.metrics:
         name, column = metric.named(detailed=detailed), objects.fields.index(metric.field)
         yield head(name, metric.kind, metric.help)
         for start in range(0, len(labelled), _LINES):
             yield rows(name, labelled[start : start + _LINES], column)
-            await asyncio.sleep(0)
+            await pause()
 
 
 def _table(table: Sequence[Metric], values: object, *, detailed: bool = False, label: str = "") -> str:
