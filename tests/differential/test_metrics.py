@@ -13,15 +13,16 @@ import pytest
 
 from leveret.fronts.http.metric_tables import FAMILIES, OF_EXCHANGES, OF_NODE
 from leveret.fronts.http.metrics import create_metrics_app
+from leveret.fronts.http.node_facts import NodeFacts
 from leveret.server.http import HttpListener
 from leveret.testing.broker import WAIT_S, Broker
-from tests.fronts.http.conftest import NODE
 from tests.processes import wait_until
 from tests.rabbitmq.node import RabbitMQ
 
 pytestmark = pytest.mark.needs_rabbitmq
 
-NAMES = (*FAMILIES, *OF_EXCHANGES, *OF_NODE, "vhost_status", "connection_churn_metrics")
+OTHERS = ("vhost_status", "connection_churn_metrics", "auth_attempt_metrics")
+NAMES = (*FAMILIES, *OF_EXCHANGES, *OF_NODE, *OTHERS)
 DETAILED = "/metrics/detailed?" + "&".join(f"family={name}" for name in NAMES)
 LATER = re.compile(r"rabbitmq_(detailed_)?queue_(get_|messages_(delivered|redelivered|acked)_).*total$")
 """Metrics of queues that RabbitMQ has in later versions only."""
@@ -47,7 +48,7 @@ NOTHING = Described("", "", frozenset())
 @pytest.fixture(scope="module")
 def leveret_url() -> Iterator[str]:
     with Broker() as broker, closing(used(broker.url)):
-        app = create_metrics_app(broker.server.broker, node=lambda: NODE)
+        app = create_metrics_app(broker.server.broker, node=NodeFacts)
         listener = HttpListener(app, "127.0.0.1", 0)
         broker.run(listener.start())
         yield listener.url

@@ -317,7 +317,8 @@ def test_virtual_hosts_and_the_overview_sum_up(channel: Channel, look: Look) -> 
     assert (vhost.name, vhost.queues, vhost.ready, vhost.unacked) == ("/", 2, 2, 1)
     assert look(vhosts.one_vhost, "nope") is None
     found = look(overview.overview, ["/"])
-    assert (found.vhosts, found.connections, found.channels) == ((vhost,), 1, 1)
+    assert (found.standing[:3], found.queues) == ((2, 1, 0), 2)
+    assert (found.connections, found.channels, found.counters.published) == (1, 1, 3)
     assert look(overview.overview, [], user="ann").connections == 0
     assert look(overview.totals).counters.got == 1
     assert look(overview.health, most=10) == (None, 0, ())

@@ -1,17 +1,13 @@
-"""What the server observes for metrics: syncs, checkpoints, turns, the loop, and figures of the process."""
+"""What the server observes for metrics: syncs, checkpoints, turns, and the lag of the loop."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
 
 import pytest
 
 from leveret.broker.histograms import Histogram
-from leveret.server.descriptors import Descriptors
 from leveret.server.loop_lag import LoopLag
-from leveret.server.node_figures import AlarmLimits, NodeFigures
 from leveret.testing.broker import Broker
 from tests.semantics.client import Client
 
@@ -52,20 +48,3 @@ def test_the_lag_of_the_loop_is_observed_until_it_is_stopped() -> None:
 
     asyncio.run(measure())
     assert sum(lag_us.view().counts) == 1
-
-
-def test_figures_of_the_process_are_measured(tmp_path: Path) -> None:
-    limits = AlarmLimits(400_000_000, 50_000_000)
-    with Broker() as broker:
-        client = Client(broker.port)
-        measure = NodeFigures(broker.server, str(tmp_path), Descriptors(1000), lambda: limits)
-        with (tmp_path / "open").open("w"):
-            figures = broker.call(measure)
-        client.close()
-    assert (figures.memory_max_bytes, figures.disk_free_min_bytes) == limits
-    assert (figures.open_sockets, figures.max_fds, figures.max_sockets) == (1, 1000, 900)
-    assert 3 < figures.open_fds < len(os.listdir("/proc/self/fd")) + 100
-    assert figures.resident_bytes > 10_000_000
-    assert figures.disk_free_bytes > 0
-    assert figures.cpu_s > 0
-    assert broker.call(measure).started_s == figures.started_s

@@ -16,6 +16,7 @@ from leveret.broker.access.accounts import Accounts
 from leveret.broker.access.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.atomic_changes import Work
 from leveret.broker.canonical import Value
+from leveret.broker.cluster_name import CLUSTER_NAME, apply_cluster_name
 from leveret.broker.core import Runs, Scheduled
 from leveret.broker.counters import BrokerCounters
 from leveret.broker.definition_changes import Defining, Undo
@@ -23,6 +24,7 @@ from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
 from leveret.broker.observations import Observations
+from leveret.broker.parameters import Component, Parameters
 from leveret.broker.queues.direct_replies import DirectReplies
 from leveret.broker.sampling import Sampler
 from leveret.broker.sessions.channel import Channel
@@ -31,6 +33,8 @@ from leveret.broker.sessions.session import Peer, Session
 from leveret.broker.sessions.turn_shares import TurnShares
 from leveret.broker.timers import Timers
 from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY
+from leveret.broker.vhosts.policy_changes import apply_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
 from leveret.storage.offset_set import Range
@@ -42,6 +46,13 @@ _ROUNDS_MAX = 64
 
 _DAMAGE_MAX = 100
 """Number of sentences about damage that are kept."""
+
+_PARAMETERS = {
+    CLUSTER_NAME: Component(apply_cluster_name),
+    OPERATOR_POLICY: Component(apply_policy),
+    POLICY: Component(apply_policy),
+}
+"""What parameters do, by component."""
 
 
 class _Appends(NamedTuple):
@@ -84,7 +95,7 @@ class Broker:
         """
         self.store = store
         self.limits = limits
-        self.name = name
+        self.name = self.first_name = name
         self.token = token
         self.observations = Observations()
         self.timers = Timers(self.observations.timer_lateness_us)
@@ -124,6 +135,7 @@ class Broker:
         self._notices: list[Callable[[], None]] = []
         self.damage: list[str] = []
         """A sentence about each damaged record or file, for the first ones; `counters.damaged` counts all."""
+        self.parameters = Parameters(self, _PARAMETERS)
         self.orphans = restart.restore(self, list(rows), lost=definitions_lost)
         """Definitions that were removed because they name missing objects."""
 
@@ -232,6 +244,16 @@ class Broker:
         self.ledger.release()
 
     @property
+    def waiting_count(self) -> int:
+        """Number of queues and streams that are scheduled for the next turn."""
+        return len(self._awake) + len(self._later)
+
+    @property
+    def alarms(self) -> list[str]:
+        """The resources that are short: `memory` first, then `disk`."""
+        return sorted({what for what, _ in self._alarms}, reverse=True)
+
+    @property
     def has_more(self) -> bool:
         """Whether queues are scheduled for the next turn, after output is written."""
         return bool(self._awake or self._later)
@@ -326,8 +348,7 @@ class Broker:
             self._alarms.add((what, source))
         else:
             self._alarms.discard((what, source))
-        scarce = sorted({what for what, _ in self._alarms}, reverse=True)
-        self.blocked = "low on " + " & ".join(scarce) if scarce else None
+        self.blocked = "low on " + " & ".join(self.alarms) if self._alarms else None
         if (blocked_before is None) == (self.blocked is None):
             return
         for session in self.sessions:

@@ -8,7 +8,7 @@ The figures, what they count, and the objects that have them:
     expecting_confirms   publishes on channels in confirm mode: channel
     returned             mandatory publishes that were returned to the publisher: channel, exchange
     unroutable           other publishes that no queue took: channel, exchange
-    routed               publishes, counted once for each queue that took them: exchange
+    routed               copies of publishes that went to queues: channel, exchange
     delivered            messages sent to consumers that ack: channel, queue
     delivered_auto_ack   messages sent to consumers that do not ack: channel, queue
     got                  messages returned by `basic.get` that need an ack: channel, queue
@@ -25,6 +25,8 @@ The figures, what they count, and the objects that have them:
     bytes_out            headers and bodies sent to clients: channel, queue
     octets_in            bytes read from the socket, with frames and heartbeats: connection
     octets_out           bytes written to the socket, with frames and heartbeats: connection
+    packets_in           reads from the socket: connection
+    packets_out          writes to the socket, without heartbeats: connection
 
 `history` has the samples that `sampling` takes of the counters, or None as long as nothing was counted; a
 copy of counters shares it: `queue.counters.history.rate("acked")`.
@@ -73,6 +75,8 @@ class Counters:
     bytes_out: int = 0
     octets_in: int = 0
     octets_out: int = 0
+    packets_in: int = 0
+    packets_out: int = 0
     history: History | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     def take_over(self, other: Counters) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -59,6 +59,12 @@ class History:
         rows = self._rings[0].rows
         return self._row.unpack(rows[-1]) if rows else (0,) * len(self._indexes)
 
+    @property
+    def unchanged_since_us(self) -> int | None:
+        """Time of the first of the last equal samples; None if the last two samples differ."""
+        ring = self._rings[0]
+        return ring.times_us[-2] if len(ring.rows) > 1 and ring.rows[-1] == ring.rows[-2] else None
+
     def rate(self, *names: str) -> float:
         """Return how much the sum of these numbers has changed per second between the last two samples."""
         ring = self._rings[0]
@@ -81,6 +87,20 @@ class History:
 
     def _sum(self, row: bytes, names: Sequence[str]) -> int:
         return sum(_VALUE.unpack_from(row, 8 * self._indexes[name])[0] for name in names)
+
+
+class Histories:
+    """The sum of several histories: `Histories([vhost.counters.history for vhost in vhosts])`."""
+
+    def __init__(self, histories: Iterable[History | None]) -> None:
+        self._parts = [history for history in histories if history is not None]
+
+    def rate(self, *names: str) -> float:
+        return sum(part.rate(*names) for part in self._parts)
+
+    def samples(self, names: Sequence[str], *, age_s: int, incr_s: int, now_us: int) -> list[tuple[int, int]]:
+        parts = [part.samples(names, age_s=age_s, incr_s=incr_s, now_us=now_us) for part in self._parts]
+        return [(at_once[0][0], sum(value for _, value in at_once)) for at_once in zip(*parts, strict=True)]
 
 
 class _Ring:

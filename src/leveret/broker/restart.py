@@ -27,8 +27,8 @@ from leveret.broker.definitions import (
     UserRow,
     VhostRow,
 )
+from leveret.broker.parameters import Parameters
 from leveret.broker.queues.queue_labels import row_of
-from leveret.broker.vhosts.policy_changes import restore_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.log import Log
 
@@ -40,6 +40,7 @@ class EmptyBroker(DefiningCore, Protocol):
 
     accounts: Accounts
     vhosts: dict[str, VirtualHost]
+    parameters: Parameters
 
 
 def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row]:
@@ -76,7 +77,7 @@ def restore_row(broker: EmptyBroker, row: Row) -> bool:
         case PermissionRow():
             return broker.accounts.permit(row)
         case ParameterRow():
-            return restore_policy(broker.vhosts[row.vhost], row)
+            return broker.parameters.restore(row)
         case ExchangeRow():
             broker.vhosts[row.vhost].restore_exchange(row)
         case BindingRow():
@@ -104,6 +105,8 @@ def _restore_vhosts(broker: EmptyBroker, rows: Sequence[Row], logs: QueueLogs, *
     """Restore the virtual hosts, also those whose row is missing but which other rows or logs name."""
     names = {row.name: None for row in rows if isinstance(row, VhostRow)}
     named = {row.vhost: None for row in rows if not isinstance(row, VhostRow | UserRow)}
+    # Parameters of the whole broker name no virtual host.
+    named.pop("", None)
     named |= {vhost: None for vhost, _ in logs} | ({"/": None} if lost else {})
     missing = [VhostRow(name) for name in named if name not in names and name not in broker.vhosts]
     _restore_rows(broker, [*(VhostRow(name) for name in names), *missing])

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from leveret.broker.core import Core
 from leveret.broker.counters import CHURN, FIGURES, Counters, values_of
-from leveret.broker.history import ALL_RINGS, INTERVAL_S, SAMPLES_MAX, History
+from leveret.broker.history import ALL_RINGS, INTERVAL_S, RINGS, SAMPLES_MAX, History, RingSize
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import Session
 from leveret.broker.vhosts.destination import Destination
@@ -163,9 +163,7 @@ class Sampler:
             if counters.history is None and counters == _NOTHING:
                 continue
             if counters.history is None:
-                # The number of messages 5 s ago is not known; publishes usually explain the difference.
-                before = max(0, sum(lengths) - counters.published)
-                counters.history = _begun(now_us, (*FIGURES, *LENGTHS), before)
+                counters.history = _begun(now_us, _NAMES, before=sum(lengths) - counters.published)
             self._record(counters, now_us, lengths)
         return Standing(ready, unacked, delayed, consumers)
 
@@ -199,26 +197,35 @@ class Sampler:
         for name, sums in totals_of.items():
             vhost = broker.vhosts.get(name)
             if vhost is not None:
+                lengths: Sequence[int] = self.standing[name][:3]
                 if vhost.counters.history is None:
-                    vhost.counters.history = History((*FIGURES, *LENGTHS))
-                vhost.counters.history.record(now_us, (*values_of(sums), *self.standing[name][:3]))
-        if counters.history is None:
-            counters.history = History((*FIGURES, *LENGTHS, *CHURN, *DISK), ALL_RINGS)
+                    before = sum(lengths) - sums.published
+                    vhost.counters.history = _begun(now_us, _NAMES, before=before)
+                vhost.counters.history.record(now_us, (*values_of(sums), *lengths))
         lengths = [sum(column) for column in zip(*self.standing.values(), strict=True)][:3] or [0, 0, 0]
+        if counters.history is None:
+            before = sum(lengths) - totals.published
+            counters.history = _begun(now_us, (*_NAMES, *CHURN, *DISK), ALL_RINGS, before=before)
         more = (*lengths, *_churn_of(counters.churn), broker.store.records_read, counters.disk_writes)
         counters.history.record(now_us, (*values_of(totals), *more))
         self._totals, self._totals_of = totals, totals_of
 
 
 _NOTHING: Final = Counters()
+_NAMES: Final = (*FIGURES, *LENGTHS)
 
 
-def _begun(now_us: int, names: Sequence[str], ready: int = 0) -> History:
-    """Return the history of an object whose first event was counted less than 5 s ago."""
-    history = History(names)
+def _begun(
+    now_us: int, names: Sequence[str], rings: Sequence[RingSize] = RINGS, *, before: int = 0
+) -> History:
+    """Return the history of an object whose first event was counted less than 5 s ago.
+
+    `before` is the supposed number of messages at that time: publishes usually explain the difference.
+    """
+    history = History(names, rings)
     values = [0] * len(names)
-    if ready:
-        values[list(names).index("ready")] = ready
+    if before > 0:
+        values[list(names).index("ready")] = before
     history.record(now_us - INTERVAL_US, values)
     return history
 

@@ -11,8 +11,9 @@ import importlib.util
 import logging
 import os
 import signal
-import ssl
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from leveret import __version__
@@ -20,20 +21,22 @@ from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
 from leveret.fronts.http.metrics import create_metrics_app
 from leveret.server import logs
-from leveret.server.alarms import Measure, measured
+from leveret.server.alarms import MachineMeasure
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
-from leveret.server.node_figures import AlarmLimits, NodeFigures
+from leveret.server.node import Node
 from leveret.server.server import Server
 from leveret.server.settings import SETTINGS
 from leveret.server.systemd_notify import ServiceManager
-from leveret.server.tls import OFF
+from leveret.server.tls import OFF, REQUIRED, CurrentTls
 from leveret.storage.files import OsFiles
 
 log = logging.getLogger("leveret")
+
+_DAY_S = 86_400.0
 
 
 async def serve(
@@ -52,8 +55,8 @@ async def serve(
     descriptors = Descriptors()
     directory = Path(configuration["data.directory"])
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
-    host, tls = configuration["listeners.host"], configuration.tls
-    tls_context = None if tls is None else tls.context()
+    host = configuration["listeners.host"]
+    tls = None if configuration.tls is None else CurrentTls(configuration.tls)
     server = Server(
         OsFiles(str(directory)),
         definitions=Definitions(str(directory / "definitions.db")),
@@ -67,14 +70,18 @@ async def serve(
         memory_max_bytes=_memory_max_bytes(configuration),
         flight=_flight(configuration, flight_cpus),
         tls=tls,
-        tls_context=tls_context,
         descriptors=descriptors,
     )
-    reload = Reload(configuration, read_configuration, server, tls_context, manager)
+    reload = Reload(configuration, read_configuration, server, tls, manager, flight_cpus)
     told = _listen_for_signals(reload)
     await server.start()
-    node = NodeFigures(server, str(directory), descriptors, lambda: _alarm_limits(reload.configuration))
-    http = _http_listeners(configuration, server, node, tls_context=tls_context, descriptors=descriptors)
+    node = Node(
+        server,
+        tls=tls,
+        config_files=lambda: reload.configuration.files,
+        log_file=lambda: str(reload.configuration["log.file"]),
+    )
+    node.http = http = _http_listeners(configuration, server, node, tls=tls, descriptors=descriptors)
     try:
         for listener in http:
             await listener.start()
@@ -89,6 +96,7 @@ async def serve(
         print(f"leveret: {ready}", flush=True)
         reload.status = ready
         manager.ready(ready)
+        reload.look_at_certificates()
         await _until_told(told, server)
     finally:
         manager.stopping()
@@ -101,18 +109,18 @@ async def serve(
 def _http_listeners(
     configuration: Configuration,
     server: Server,
-    node: NodeFigures,
+    node: Node,
     *,
-    tls_context: ssl.SSLContext | None,
+    tls: CurrentTls | None,
     descriptors: Descriptors,
 ) -> list[HttpListener]:
     """Return the listeners for metrics, HTTP and HTTPS, without those that are off."""
-    app = create_app(server.broker, changed=server.turns.begin, node=node)
-    metrics, tls = create_metrics_app(server.broker, node=node), configuration.tls
+    app = create_app(server.broker, changed=server.turns.begin, node=node.facts)
+    metrics = create_metrics_app(server.broker, node=node.facts)
     ports = (
         (metrics, configuration.port("metrics_port"), None),
         (app, configuration.port("http_port"), None),
-        (app, OFF if tls is None else tls.http_port, tls_context),
+        (app, OFF if tls is None else tls.settings.http_port, tls),
     )
     host, limits = configuration["listeners.host"], configuration.http_limits
     return [
@@ -122,16 +130,12 @@ def _http_listeners(
     ]
 
 
-def _measure(configuration: Configuration) -> Measure:
-    return measured(
+def _measure(configuration: Configuration) -> MachineMeasure:
+    return MachineMeasure(
         configuration["data.directory"],
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
     )
-
-
-def _alarm_limits(configuration: Configuration) -> AlarmLimits:
-    return AlarmLimits(_memory_max_bytes(configuration), configuration["alarms.disk_free_min_bytes"])
 
 
 def _memory_max_bytes(configuration: Configuration) -> int:
@@ -149,6 +153,7 @@ def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettin
         port,
         None if tls is None else tls.certificate,
         None if tls is None else tls.key,
+        tls.client_authority if tls is not None and tls.client_certificates == REQUIRED else None,
         cpus,
         configuration.flight_limits,
     )
@@ -162,16 +167,20 @@ class Reload:
         configuration: Configuration,
         read_configuration: Callable[[], Configuration],
         server: Server,
-        tls_context: ssl.SSLContext | None,
+        tls: CurrentTls | None,
         manager: ServiceManager,
+        flight_cpus: tuple[int, ...],
     ) -> None:
         self.configuration = configuration
         self._read = read_configuration
         self._server = server
-        self._tls_context = tls_context
+        self._tls = tls
+        self._files = None if tls is None else tls.settings.digest()
         self._manager = manager
+        self._flight_cpus = flight_cpus
         self.status = "starting"
         """What the service manager shows after a reload."""
+        self._daily: asyncio.TimerHandle | None = None
 
     def __call__(self) -> None:
         self._manager.reloading()
@@ -182,16 +191,19 @@ class Reload:
         """Change what can be changed, or nothing if the new configuration has a mistake."""
         try:
             new = self._read()
-            tls = None if self._tls_context is None else new.tls
+            tls = None if self._tls is None else new.tls
+            files = None
             if tls is not None:
                 tls.context()  # raises what is wrong, before anything is changed
+                files = tls.digest()
             logs.set_up(new)
         except (ConfigurationError, OSError, UnicodeDecodeError) as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        if tls is not None and self._tls_context is not None:
-            tls.load_into(self._tls_context)
+        if tls is not None and self._tls is not None:
+            self._tls.replace(tls)
         self._server.change_alarms(_measure(new))
+        self._replace_flight(new, files)
         changed = [each for each in SETTINGS if new[each.name] != self.configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
             for setting in (each for each in changed if each.is_reloaded is wanted):
@@ -199,6 +211,40 @@ class Reload:
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
         self.configuration = new
+        self.look_at_certificates()
+
+    def _replace_flight(self, new: Configuration, files: bytes | None) -> None:
+        """Start another Flight process if the present one would go on with old files or settings."""
+        before, self._files = self._files, files
+        endpoint, flight = self._server.endpoint, _flight(new, self._flight_cpus)
+        if endpoint is None or flight is None:
+            return
+        # Limits and places change after a restart only: they are settings of other processes, too.
+        present = endpoint.settings
+        wanted = replace(
+            present,
+            tls_certificate=present.tls_certificate and flight.tls_certificate,
+            tls_key=present.tls_key and flight.tls_key,
+            tls_client_authority=present.tls_certificate and flight.tls_client_authority,
+        )
+        memory_max_bytes = _memory_max_bytes(new)
+        if (wanted, memory_max_bytes, files) != (present, _memory_max_bytes(self.configuration), before):
+            log.info("SIGHUP: another Flight process takes new calls; running calls end in the present one")
+            endpoint.replace(wanted, memory_max_bytes)
+
+    def look_at_certificates(self) -> None:
+        """Log what is wrong with the dates of certificates, now and once a day."""
+        if self._daily is not None:
+            self._daily.cancel()
+        self._daily = asyncio.get_running_loop().call_later(_DAY_S, self.look_at_certificates)
+        if self._tls is None:
+            return
+        try:
+            sentences = self._tls.settings.warnings(time.time())
+        except OSError as error:
+            sentences = [str(error)]
+        for sentence in sentences:
+            log.warning("TLS: %s", sentence)
 
 
 def _listed(places: Sequence[str]) -> str:

@@ -94,14 +94,9 @@ def check_descriptors() -> None:
 
 
 def check_certificate(tls: TlsSettings | None) -> None:
-    """Raise `StartRefused` if certificate or key can't be read, or do not match."""
+    """Raise `StartRefused` if certificate, key or what clients are checked with can't be used."""
     if tls is None:
         return
-    for path, option in ((tls.certificate, "--tls-cert"), (tls.key, "--tls-key")):
-        try:
-            Path(path).read_bytes()
-        except OSError as error:
-            raise StartRefused(f"{path} can't be read: {error.strerror} (check {option})") from error
     try:
         tls.context()
     except OSError as error:

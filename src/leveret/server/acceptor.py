@@ -19,15 +19,22 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final, Protocol
 
 from leveret.server.descriptors import Descriptors
+from leveret.server.tls_refusals import RefusalLog
 
 log = logging.getLogger("leveret")
 
 _AT_ONCE: Final = 32
 """Connections accepted in one pass of the event loop: some milliseconds."""
 _RETRY_S: Final = 0.1
+
+
+class Tls(Protocol):
+    """See `leveret.server.tls.CurrentTls`."""
+
+    context: ssl.SSLContext
 
 
 class Acceptor:
@@ -40,7 +47,7 @@ class Acceptor:
         *,
         descriptors: Descriptors,
         spare: int = 0,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         tls_handshake_s: float | None = None,
         admits: Callable[[socket.socket, str], bool] = lambda connection, address: True,
     ) -> None:
@@ -50,11 +57,11 @@ class Acceptor:
         self._protocol = protocol
         self._descriptors = descriptors
         self._spare = spare
-        self._tls: dict[str, Any] = {}
-        if tls is not None:
-            self._tls = {"ssl": tls, "ssl_handshake_timeout": tls_handshake_s}
+        self._tls = tls
+        self._tls_handshake_s = tls_handshake_s
         self._admits = admits
         self._loop = asyncio.get_running_loop()
+        self._refusals = RefusalLog(self._loop.time)
         self._opening: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
 
@@ -110,15 +117,23 @@ class Acceptor:
             if self._admits(connection, str(peer[0])):
                 with suppress(OSError):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                task = self._loop.create_task(self._open(connection))
+                task = self._loop.create_task(self._open(connection, str(peer[0])))
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
             else:
                 connection.close()
 
-    async def _open(self, connection: socket.socket) -> None:
+    async def _open(self, connection: socket.socket, address: str) -> None:
+        accept = self._loop.connect_accepted_socket
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection, **self._tls)
+            if self._tls is None:
+                await accept(self._protocol, connection)
+            else:
+                # The context of this moment: a reload replaces it.
+                context, timeout_s = self._tls.context, self._tls_handshake_s
+                await accept(self._protocol, connection, ssl=context, ssl_handshake_timeout=timeout_s)
+        except ssl.SSLError as error:
+            self._refusals.note(address, error)
         except OSError:
             # The client has closed the connection or failed the TLS handshake: the socket is closed.
             pass

@@ -23,7 +23,7 @@ from leveret.broker.limits import Limits
 from leveret.fronts.flight.connection_limits import Limits as FlightLimits
 from leveret.server.http_connection import HttpLimits
 from leveret.server.settings import BY_NAME, SETTINGS, Setting, Value
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.tls import NONE, OFF, TlsSettings
 from leveret.storage.store import Options
 
 DEFAULT: Final = "default"
@@ -36,6 +36,9 @@ _LOGIN_FIELDS: Final = {
     "logins_waiting_max": "logins.waiting_max",
     "logins_waiting_by_source_max": "logins.waiting_by_source_max",
 }
+
+
+_LINE = ", line "
 
 
 class ConfigurationError(Exception):
@@ -79,7 +82,13 @@ class Configuration:
         if not self["tls.certificate"]:
             return None
         ports = [self.port(listener) for listener in _TLS_LISTENERS]
-        return TlsSettings(ports[0], ports[1], self["tls.certificate"], self["tls.key"])
+        return TlsSettings(ports[0], ports[1], **self._section("tls"))
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files from which values come."""
+        places = (origin.rpartition(_LINE) for origin in self.origins.values())
+        return list(dict.fromkeys(file for file, _, _ in places if file))
 
     @property
     def limits(self) -> Limits:
@@ -145,14 +154,14 @@ class _Reading:
         lines = _lines(text)
         sections = {name.partition(".")[0] for name in BY_NAME}
         for section, table in document.items():
-            where = f"{file}, line {lines.get(section, 1)}"
+            where = f"{file}{_LINE}{lines.get(section, 1)}"
             if not isinstance(table, dict):
                 self.mistakes.append(f"{where}: {section!r} stands outside of a table such as [listeners]")
             elif section not in sections:
                 self.mistakes.append(f"{where}: [{section}] is not a section{_nearest(section, sections)}")
             else:
                 for key, value in table.items():
-                    self._take(f"{section}.{key}", value, f"{file}, line {lines.get(f'{section}.{key}', 1)}")
+                    self._take(f"{section}.{key}", value, f"{file}{_LINE}{lines.get(f'{section}.{key}', 1)}")
 
     def take_text(self, name: str, text: str, origin: str) -> None:
         """Take a value that is written as text: in the environment or on the command line."""
@@ -227,6 +236,14 @@ def _contradictions(configuration: Configuration) -> list[str]:
         mistakes.append(
             f"{configuration.origin(given)}: {given} is set and {missing} is not; set both or neither"
         )
+    asked = configuration["tls.client_certificates"]
+    if asked != NONE:
+        where = configuration.origin("tls.client_certificates")
+        mistakes += [
+            f"{where}: tls.client_certificates is {asked} and {needed} is not set"
+            for needed in ("tls.client_authority", "tls.certificate")
+            if not configuration[needed]
+        ]
     if configuration["listeners.amqp_port"] == OFF and not certificate:
         where = configuration.origin("listeners.amqp_port")
         mistakes.append(f"{where}: nobody could connect: listeners.amqp_port is off, and there is no TLS")

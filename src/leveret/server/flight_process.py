@@ -51,9 +51,16 @@ def main() -> None:
         except (OSError, pa.ArrowException) as error:
             broker.send_start_result(process_protocol.Failed(str(error)))
             return
+        broker.retire = lambda: _retire(server)
         broker.send_start_result(process_protocol.Ready(server.port))
         broker.listen()
     # Exit without waiting for running calls: the broker does not answer them, and the port must be free.
+    os._exit(0)
+
+
+def _retire(server: FlightProcess) -> None:
+    """Exit when the running calls have ended, and free the port before."""
+    server.retire()
     os._exit(0)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from leveret.server.acceptor import Acceptor
+from leveret.server.acceptor import Acceptor, Tls
 from leveret.server.descriptors import Descriptors
 from leveret.server.http_connection import HttpConnection, HttpLimits
 from leveret.server.listening_sockets import bind_host
@@ -45,7 +44,7 @@ class HttpListener:
         host: str,
         port: int,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         limits: HttpLimits = HttpLimits(),  # noqa: B008  (frozen)
         descriptors: Descriptors | None = None,
     ) -> None:
@@ -53,7 +52,7 @@ class HttpListener:
         with the other listeners of the process."""
         self._host = host
         self._port = port
-        self._scheme = "http" if tls is None else "https"
+        self.scheme = "http" if tls is None else "https"
         config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -100,7 +99,7 @@ class HttpListener:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._scheme}://{host}:{self._port}"
+        return f"{self.scheme}://{host}:{self._port}"
 
 
 class _Server(uvicorn.Server):
@@ -112,7 +111,7 @@ class _Server(uvicorn.Server):
         *,
         limits: HttpLimits,
         descriptors: Descriptors,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> None:
         super().__init__(config)
         self._limits = limits

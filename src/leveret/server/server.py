@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -36,7 +35,7 @@ from leveret.server.listening_sockets import bind_host
 from leveret.server.loop_lag import LoopLag
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
-from leveret.server.tls import OFF, TlsSettings
+from leveret.server.tls import OFF, CurrentTls
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 from leveret.storage.files import Files
@@ -94,14 +93,13 @@ class Server:
         handshake_s: float = HANDSHAKE_S,
         memory_max_bytes: int | None = None,
         flight: FlightSettings | None = None,
-        tls: TlsSettings | None = None,
-        tls_context: ssl.SSLContext | None = None,
+        tls: CurrentTls | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
         """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory
         and disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake.
         `memory_max_bytes`: limit of the Flight process. `flight`, `tls`: serve Flight, and AMQP over TLS;
-        with `tls`, `port` may be `OFF`. `tls_context` and `descriptors`: shared with other listeners."""
+        with `tls`, `port` may be `OFF`. `tls` and `descriptors` are shared with other listeners."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -119,7 +117,6 @@ class Server:
         self._memory_max_bytes = memory_max_bytes or int(MEMORY_SHARE_MAX * machine_bytes())
         self._flight = flight
         self._tls = tls
-        self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
         self._descriptors = descriptors or Descriptors()
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
@@ -197,7 +194,7 @@ class Server:
         self.broker.sampler.start()
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure, self._helpers)
+            self._alarms = Alarms(self.turns, self._measure, self.helpers)
             self._alarms.start()
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
@@ -205,8 +202,14 @@ class Server:
         self._lag = LoopLag(self.broker.observations.loop_lag_us, loop)
         self._lag.start()
 
+    @property
+    def measure(self) -> Measure | None:
+        """The function that measures shortages of memory and disk, or None."""
+        return self._measure
+
     def change_alarms(self, measure: Measure) -> None:
         """Measure shortages with changed limits from now on."""
+        self._measure = measure
         if self._alarms is not None:
             self._alarms.measure = measure
 
@@ -243,17 +246,17 @@ class Server:
             "'leveret users recover NAME --data-dir DIRECTORY'"
         )
 
-    def _helpers(self) -> list[int]:
+    def helpers(self) -> list[int]:
         """Return the ids of helper processes."""
-        return [] if self.endpoint is None else [self.endpoint.pid]
+        return [] if self.endpoint is None else self.endpoint.pids
 
     async def _listen(self) -> None:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
         if self._tls is not None:
-            self.tls_port = await self._listen_on(self._tls.port, self._tls_context)
+            self.tls_port = await self._listen_on(self._tls.settings.port, self._tls)
 
-    async def _listen_on(self, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def _listen_on(self, port: int, tls: CurrentTls | None = None) -> int:
         """Listen on a port, and return it; 0 chooses a free one."""
         sockets = await bind_host(self._host, port)
         acceptor = Acceptor(
@@ -272,12 +275,21 @@ class Server:
     def _make_socket(self) -> AmqpSocket:
         socket = self._socket(self.turns)
         socket.handshake_s = self._handshake_s
+        socket.tls = self._tls
         return socket
 
     @property
     def port(self) -> int:
         """The listening port, or `OFF`; the port that was chosen if 0 was given."""
         return self._port
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def descriptors(self) -> Descriptors:
+        return self._descriptors
 
     @property
     def url(self) -> str:

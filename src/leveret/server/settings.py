@@ -16,6 +16,7 @@ from leveret.fronts.flight.connection_limits import Limits as FlightLimits
 from leveret.server.alarms import DISK_FREE_MIN_BYTES, MEMORY_SHARE_MAX
 from leveret.server.http_connection import HttpLimits
 from leveret.server.socket import HANDSHAKE_S
+from leveret.server.tls import DISTINGUISHED_NAME, LOGIN_NAMES, NONE, REQUIRED, VERSIONS, WANTED
 from leveret.storage.store import Options
 
 Value: TypeAlias = int | float | str | None
@@ -86,6 +87,48 @@ SETTINGS: Final = (
         "tls.certificate", "", "Certificate chain (PEM). With it Flight speaks TLS only.", is_reloaded=True
     ),
     Setting("tls.key", "", "The key of the certificate (PEM, without a password).", is_reloaded=True),
+    Setting(
+        "tls.client_certificates",
+        NONE,
+        "Whether clients of AMQP and HTTPS are asked for a certificate. `wanted`: one that is given must be "
+        "valid; `required`: also of Flight, and no client is let in without one.",
+        choices=(NONE, WANTED, REQUIRED),
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.client_authority",
+        "",
+        "Certificates of the authorities that issue clients' certificates (PEM).",
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.revoked",
+        "",
+        "Revocation lists (PEM), one for each of these authorities. Flight does not read them.",
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.minimum_version",
+        "1.2",
+        "Lowest version of TLS over AMQP and HTTPS.",
+        choices=tuple(VERSIONS),
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.login_from",
+        DISTINGUISHED_NAME,
+        "What of a client's certificate is the user's name when the client logs in with EXTERNAL.",
+        choices=LOGIN_NAMES,
+        is_reloaded=True,
+    ),
+    Setting(
+        "tls.login_index",
+        0,
+        "Which of several alternative names is the user's; 0 is the first.",
+        0,
+        1_000,
+        is_reloaded=True,
+    ),
     # AMQP
     Setting("amqp.channel_max", _LIMITS.channel_max, "Channels of a connection.", 1, 65_535),
     Setting("amqp.frame_max", _LIMITS.frame_max, "Size of a frame in bytes.", 4096, 1 << 30),

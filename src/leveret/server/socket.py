@@ -21,6 +21,8 @@ from leveret.amqp.frames import HEARTBEAT_FRAME
 from leveret.broker.sessions.turn_shares import SHARED_COST
 from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
+from leveret.server.tls import CurrentTls
+from leveret.server.tls_facts import tls_view
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -50,7 +52,8 @@ class AmqpSocket(asyncio.Protocol):
         self._loop = turns.loop
         self._transport: asyncio.Transport
         self.handshake_s = HANDSHAKE_S
-        """Time for the handshake; set before the connection is made."""
+        self.tls: CurrentTls | None = None
+        """Whom certificates of clients name. Set, as `handshake_s`, before the connection is made."""
         self._deadline: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
@@ -81,17 +84,33 @@ class AmqpSocket(asyncio.Protocol):
             peer=f"{_address(peer)} -> {_address(local)}",
             loopback=_is_loopback(peer),
             address=peer[0] if isinstance(peer, tuple) else "",
+            external=self._certified_user(),
         )
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            self.connection.tls = tls_view(encrypted)
         self._turns.sockets[self.connection.session] = self
         self._received_s = self._sent_s = self._loop.time()
         self._deadline = self._loop.call_later(self.handshake_s, self._abort_unless_open)
+
+    def _certified_user(self) -> str | None:
+        """Return the user whom the client's certificate names; None if clients are not asked for one.
+
+        A certificate that is here was verified in the TLS handshake.
+        """
+        tls = self._transport.get_extra_info("ssl_object")
+        if tls is None or self.tls is None or not self.tls.settings.asks_clients:
+            return None
+        return self.tls.settings.login_name(tls.getpeercert(binary_form=True))
 
     def data_received(self, data: bytes) -> None:
         self._received_s = self._loop.time()
         connection = self.connection
         if connection.state is State.CLOSED:
             return
-        connection.session.counters.octets_in += len(data)
+        counters = connection.session.counters
+        counters.octets_in += len(data)
+        counters.packets_in += 1
         self._turns.begin()
         cost_before = connection.done_cost
         self._feed(self.scan(data))

@@ -19,27 +19,14 @@ from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.queues.arguments import declared_settings
 from leveret.broker.queues.queue import Queue
 from leveret.broker.restart import restore_row
-from leveret.broker.views.node import NodeView
 from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
+from leveret.server.node import Node
 from leveret.storage.records import Message
 from leveret.testing.broker import WAIT_S, Broker
 from tests.fronts.http.membership import Member
 
 GUEST = "guest:guest"
-NODE = NodeView(
-    started_s=1_000_000.5,
-    cpu_s=2.5,
-    open_fds=30,
-    max_fds=1000,
-    open_sockets=3,
-    max_sockets=900,
-    resident_bytes=50_000_000,
-    memory_max_bytes=400_000_000,
-    disk_free_bytes=9_000_000_000,
-    disk_free_min_bytes=50_000_000,
-)
-"""What the server would measure."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +48,10 @@ class Api:
         self.broker = broker
         self.changes = 0
         """How often a turn was asked for."""
-        self.app = create_app(broker.server.broker, changed=self._begin, node=lambda: NODE)
+        self.node = Node(broker.server)
+        self.app = create_app(broker.server.broker, changed=self._begin, node=self.node.facts)
         self.listener = HttpListener(self.app, "127.0.0.1", 0)
+        self.node.http = [self.listener]
 
     def _begin(self) -> None:
         self.changes += 1

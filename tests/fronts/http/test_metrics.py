@@ -24,6 +24,7 @@ EVERY_FAMILY = "/metrics/detailed?" + "&".join(
         *metric_tables.FAMILIES,
         *metric_tables.OF_EXCHANGES,
         *metric_tables.OF_NODE,
+        "auth_attempt_metrics",
         "vhost_status",
         "connection_churn_metrics",
     )
@@ -82,9 +83,8 @@ def test_sums_are_those_of_the_broker(api, used):
         "rabbitmq_global_messages_routed_total": 5,
         "rabbitmq_global_publishers": 1,
         "rabbitmq_queues_created_total": 1,
-        "rabbitmq_process_open_fds": 30,
-        "rabbitmq_disk_space_available_limit_bytes": 50_000_000,
-        "process_start_time_seconds": 1_000_000.5,
+        "rabbitmq_auth_attempts_succeeded_total": 1,
+        "rabbitmq_process_max_fds": api.node.facts().fd_total,
         "leveret_confirm_latency_seconds_count": 5,
     }
     assert {name: page[name] for name in expected} == expected
@@ -234,7 +234,7 @@ def test_every_family_is_shown_in_detail(api, used):
     metrics = [metric for family in metric_tables.FAMILIES.values() for metric in family.metrics]
     assert {metric.named(detailed=True) for metric in metrics} <= page.kinds.keys()
     assert page["rabbitmq_detailed_channels_opened_total"] == 1
-    assert page["rabbitmq_detailed_process_open_fds"] == 30
+    assert page["rabbitmq_detailed_process_open_fds"] > 10
     exchanges = {dict(labels)["exchange"] for labels in page.all("rabbitmq_cluster_exchange_name")}
     assert exchanges == {"amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic"}
 
@@ -255,7 +255,7 @@ def test_a_user_without_the_tag_monitoring_sees_no_metrics(api):
 
 
 def test_the_listener_for_prometheus_asks_for_no_login_and_serves_nothing_else(api, used):
-    app = create_metrics_app(api.broker.server.broker, node=None)
+    app = create_metrics_app(api.broker.server.broker, node=api.node.facts)
     api.listener, listener = HttpListener(app, "127.0.0.1", 0), api.listener
     api.run(api.listener.start())
     try:
@@ -263,7 +263,6 @@ def test_the_listener_for_prometheus_asks_for_no_login_and_serves_nothing_else(a
             assert parse(api.get(path, None).body.decode()).names
         assert api.ask("POST", "/metrics", None).status == 405
         assert api.get("/api/overview", None).status == 404
-        assert "rabbitmq_process_open_fds" not in parse(api.get("/metrics", None).body.decode()).names
     finally:
         api.run(api.listener.stop())
         api.listener = listener

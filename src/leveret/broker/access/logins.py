@@ -46,6 +46,8 @@ class Origin(NamedTuple):
     address: str = ""
     """The peer's address without the port."""
     loopback: bool = False
+    protocol: str = "amqp091"
+    """RabbitMQ's name of the protocol, by which logins are counted."""
 
 
 class Hasher(Protocol):
@@ -82,6 +84,8 @@ class Logins:
         self._broker = broker
         self._hasher = hasher
         self._failures = FailedLogins(1000 * broker.limits.login_delay_max_ms)
+        self.counts: dict[str, tuple[int, int]] = {}
+        """Number of logins that succeeded and that failed, by protocol."""
         self._waiting: Counter[object] = Counter()
         """Logins that wait for a delay or a hash, by source."""
         self._waiting_count = 0
@@ -89,6 +93,7 @@ class Logins:
         """Logins that wait for a hash, by name, digest and stored hash: equal logins share one hash."""
 
     def begin(self, name: str, password: bytes, *, origin: Origin, done: Done) -> None:
+        done = partial(self._count, origin.protocol, done)
         if name == GUEST and not origin.loopback:
             done(None)
             return
@@ -114,6 +119,16 @@ class Logins:
             self._broker.timers.set(attempt, now_us + delay_us, partial(self._check, attempt))
         else:
             self._check(attempt)
+
+    def accept_certified(self, name: str, *, origin: Origin, done: Done) -> None:
+        """Log in the user whom a verified certificate names, without a password."""
+        user = None if name == GUEST and not origin.loopback else self._broker.accounts.users.get(name)
+        self._count(origin.protocol, done, user)
+
+    def _count(self, protocol: str, done: Done, user: User | None) -> None:
+        succeeded, failed = self.counts.get(protocol, (0, 0))
+        self.counts[protocol] = (succeeded + (user is not None), failed + (user is None))
+        done(user)
 
     def hash_password(self, password: bytes, done: Callable[[str | None], None]) -> None:
         """Hash a new password and call `done` with the hash, or with None if the hasher is overloaded."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.vhosts import policy_changes
+from leveret.broker.errors import NotFound
+from leveret.broker.parameters import Key
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY, policy_of
 
 if TYPE_CHECKING:
@@ -24,14 +25,17 @@ def put_policy(
     """Create or replace a policy from a document in RabbitMQ's form; return whether it is new."""
     policy = policy_of(name, document, operator=operator)
     begin()
-    return policy_changes.put_policy(broker, vhost, _component(operator=operator), policy)
+    return broker.parameters.put(Key(_component(operator=operator), vhost, name), policy.as_document())
 
 
 def delete_policy(
     broker: Broker, vhost: str, name: str, *, operator: bool, begin: Callable[[], None]
 ) -> None:
+    key = Key(_component(operator=operator), vhost, name)
+    if broker.parameters.get(key) is None:
+        raise NotFound(f"no {key.component.replace('_', ' ')} '{name}' in vhost '{vhost}'")
     begin()
-    policy_changes.delete_policy(broker, vhost, _component(operator=operator), name)
+    broker.parameters.delete(key)
 
 
 def _component(*, operator: bool) -> str:

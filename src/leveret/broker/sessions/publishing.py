@@ -118,12 +118,14 @@ def _accept(channel: Channel, route: Route, messages: list[Message], size: int, 
     own.bytes_in += size
     others.published += count
     others.bytes_in += size
-    others.routed += count * len(route.queues)
     if channel.transaction is not None:
         channel.transaction.publish(route, messages)
         return
-    if not route.queues:
-        handle_unroutable(channel, route, messages)
+    copy_count = count * len(route.queues)
+    own.routed += copy_count
+    others.routed += copy_count
+    if not copy_count:
+        note_unroutable(channel, route, messages)
     if route.refusing:
         _publish_to_refusing(channel, route, messages)
         return
@@ -164,8 +166,8 @@ def _publish_to_refusing(channel: Channel, route: Route, messages: Sequence[Mess
             channel.owed.expect(count, broker.store.ticket)
 
 
-def handle_unroutable(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
-    """Return mandatory messages that no queue takes; drop and count others."""
+def note_unroutable(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """Return messages that no queue takes if they are mandatory, else count them as dropped."""
     if route.mandatory:
         return_messages(channel, route, messages)
         return

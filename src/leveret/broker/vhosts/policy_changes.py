@@ -1,22 +1,17 @@
-"""Changes of policies: made, removed, and put in force for the queues and exchanges that exist.
-
-    put_policy(broker, "/", POLICY, policy_of("limits", document, operator=False))
+"""Puts policies in force for the queues and exchanges that exist.
 
 Owns the way from a policy to the settings of queues and exchanges. What a policy holds and which one applies
-is left to `policies`; callers check permissions. The rule: a change takes effect before the call returns, for
-waiting messages too. A put that can't be written to disk is undone; a removal is written later.
+is left to `policies`, and how a policy is stored to `broker.parameters`. The rule: a change takes effect at
+once, for waiting messages too.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from leveret.broker.core import DefiningCore
-from leveret.broker.definitions import Change, ParameterRow
-from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.exchange import Exchange
+from leveret.broker.parameters import Key
 from leveret.broker.queues.arguments import alternate_exchange, arguments_of_type, declared_settings
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.policies import Policies, Policy, with_definition
@@ -32,48 +27,20 @@ class PolicyHost(Protocol):
     version: int
 
 
-class PolicyBroker(DefiningCore, Protocol):
+class PolicyBroker(Protocol):
     @property
     def vhosts(self) -> Mapping[str, PolicyHost]: ...
 
 
-def put_policy(broker: PolicyBroker, vhost: str, component: str, policy: Policy) -> bool:
-    """Create or replace a policy; return whether it is new."""
-    host = broker.vhosts[vhost]
-    broker.definitions.check()
-    policies = host.policies.by_name[component]
-    before = policies.get(policy.name)
-    policies[policy.name] = policy
+def apply_policy(broker: PolicyBroker, key: Key, document: Mapping[str, Any] | None) -> None:
+    """Put a new, changed or removed policy in force."""
+    host = broker.vhosts[key.vhost]
+    policies = host.policies.by_name[key.component]
+    if document is None:
+        del policies[key.name]
+    else:
+        policies[key.name] = Policy.of_document(key.name, document)
     apply_to_all(host)
-
-    def undo() -> None:
-        if policies.get(policy.name) is policy:
-            if before is None:
-                del policies[policy.name]
-            else:
-                policies[policy.name] = before
-            apply_to_all(host)
-
-    broker.define(Change(_row(vhost, component, policy)), undo=undo)
-    return before is None
-
-
-def delete_policy(broker: PolicyBroker, vhost: str, component: str, name: str) -> None:
-    host = broker.vhosts[vhost]
-    policy = host.policies.by_name[component].pop(name, None)
-    if policy is None:
-        raise NotFound(f"no {component.replace('_', ' ')} '{name}' in vhost '{vhost}'")
-    apply_to_all(host)
-    broker.define(Change(_row(vhost, component, policy), removed=True))
-
-
-def restore_policy(host: PolicyHost, row: ParameterRow) -> bool:
-    """Restore a policy, before the queues; return False if the row is no policy."""
-    policies = host.policies.by_name.get(row.component)
-    if policies is None:
-        return False
-    policies[row.name] = Policy.of_document(row.name, json.loads(row.document))
-    return True
 
 
 def apply_to_all(host: PolicyHost) -> None:
@@ -103,7 +70,3 @@ def apply_to_exchange(host: PolicyHost, exchange: Exchange) -> None:
     declared = alternate_exchange(exchange.table, name=exchange.name, vhost=host.name)
     exchange.alternate = declared or applied.definition.get("alternate-exchange")
     host.version += 1
-
-
-def _row(vhost: str, component: str, policy: Policy) -> ParameterRow:
-    return ParameterRow(component, vhost, policy.name, json.dumps(policy.as_document()))

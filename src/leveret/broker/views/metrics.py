@@ -82,6 +82,8 @@ class ConnectionFigures(NamedTuple):
     channels: int
     octets_in: int
     octets_out: int
+    packets_in: int
+    packets_out: int
 
 
 class ExchangeFigures(NamedTuple):
@@ -142,8 +144,7 @@ class Walk(NamedTuple, Generic[F]):
 class BrokerView(NamedTuple):
     """Figures of the whole broker, beside those of `views.overview.totals`."""
 
-    node: str
-    now_us: int
+    cluster: str
     connections: int
     channels: int
     publishers: int
@@ -164,6 +165,7 @@ class BrokerView(NamedTuple):
 
 _QUEUE_COUNTS: Final = attrgetter(*QueueFigures._fields[QueueFigures._fields.index("published") :])
 _CHANNEL_COUNTS: Final = attrgetter(*ChannelFigures._fields[ChannelFigures._fields.index("published") :])
+_CONNECTION_COUNTS: Final = attrgetter("octets_in", "octets_out", "packets_in", "packets_out")
 _GAUGES_OF_QUEUE: Final = QueueFigures._fields.index("published")
 _HISTOGRAMS: Final = (
     "confirm_latency_us",
@@ -181,14 +183,13 @@ def broker_view(broker: Broker) -> BrokerView:
     sessions, syncs = list(running(broker)), broker.observations.sync_us.view()
     return BrokerView(
         broker.name,
-        broker.now_us(),
         len(sessions),
         sum(len(session.channels) for session in sessions),
         sum(channel.counters.published > 0 for session in sessions for channel in session.channels),
         sum(len(vhost.queues) for vhost in broker.vhosts.values()),
         int(broker.blocked is not None),
-        int("disk" in (broker.blocked or "")),
-        int("memory" in (broker.blocked or "")),
+        int("disk" in broker.alarms),
+        int("memory" in broker.alarms),
         broker.store.memory_bytes,
         broker.store.unsynced_bytes,
         broker.store.written.kept_bytes,
@@ -292,7 +293,7 @@ def _channel(channel: Channel) -> Row[ChannelFigures]:
         0 if confirms is None else len(confirms),
         0 if transaction is None else sum(len(messages) for _, messages in transaction.publishes),
         0 if transaction is None else sum(map(len, transaction.settled())),
-        channel.session.peer.describe().prefetches.get(channel.number, 0),
+        channel.session.peer.consumer_prefetch(channel.number),
         channel.prefetch,
         *_CHANNEL_COUNTS(channel.counters),
     )
@@ -300,8 +301,8 @@ def _channel(channel: Channel) -> Row[ChannelFigures]:
 
 
 def _connection(session: Session[Channel]) -> Row[ConnectionFigures]:
-    counters = session.counters
-    figures = ConnectionFigures(len(session.channels), counters.octets_in, counters.octets_out)
+    counts = _CONNECTION_COUNTS(session.counters)
+    figures = ConnectionFigures(len(session.channels), *counts)
     return Row((session.name,), "", figures)
 
 

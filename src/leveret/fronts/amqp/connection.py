@@ -75,9 +75,13 @@ _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
 class Connection(Wire):
     """Takes events with `connection.receive(events)` and collects the bytes to write in `connection.out`."""
 
-    def __init__(self, broker: Broker, *, peer: str, loopback: bool, address: str = "") -> None:
-        """`peer` is the client's first name, before it sends a connection name; `address` has no port."""
+    def __init__(
+        self, broker: Broker, *, peer: str, loopback: bool, address: str = "", external: str | None = None
+    ) -> None:
+        """`peer` is the client's first name, before it sends a connection name; `address` has no port.
+        `external` is the user whom the client's certificate names, as in `Wire.external`."""
         super().__init__(broker, broker.open_session(self, name=peer, origin=Origin(address, loopback)))
+        self.external = external
         self.scanner = Scanner(
             message_max_bytes=broker.limits.message_max_bytes,
             unfinished_max_bytes=broker.limits.unfinished_max_bytes,
@@ -126,8 +130,12 @@ class Connection(Wire):
             self.frame_max,
             self.heartbeat_s,
             self.properties,
-            {number: channel.consumer_prefetch for number, channel in self.channels.items()},
+            self.mechanism,
+            self.tls,
         )
+
+    def consumer_prefetch(self, channel: int) -> int:
+        return self.channels[channel].consumer_prefetch
 
     # input
 

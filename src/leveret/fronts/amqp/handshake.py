@@ -6,6 +6,7 @@ The rule: where RabbitMQ closes the socket without an answer, `HungUp` does so t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from pamqp import commands
@@ -17,7 +18,7 @@ from leveret.amqp.methods import make
 from leveret.amqp.tables import Value
 from leveret.broker import product
 from leveret.broker.access.accounts import User
-from leveret.fronts.amqp.login import BadResponse, read_response
+from leveret.fronts.amqp.login import EXTERNAL, BadResponse, read_response
 from leveret.fronts.amqp.wire import State, Wire
 
 _CAPABILITIES = (
@@ -67,30 +68,32 @@ def greet(connection: Wire, data: bytes) -> None:
             version_major=0,
             version_minor=9,
             server_properties=properties,
-            mechanisms="PLAIN AMQPLAIN",
+            mechanisms="PLAIN AMQPLAIN" if connection.external is None else "PLAIN AMQPLAIN EXTERNAL",
             locales="en_US",
         ),
     )
 
 
 def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
-    """Handle connection.start-ok: begin to check the password. The answer follows the check."""
+    """Handle connection.start-ok: begin to check the login. The answer follows the check."""
     connection.properties = cast(dict[str, Value], method.client_properties)
     name = connection.properties.get("connection_name")
     if isinstance(name, str):
         connection.session.name = f"{connection.name} {name}"
-    mechanism = method.mechanism
+    mechanism = connection.mechanism = method.mechanism
+    logins, origin = connection.broker.logins, connection.session.origin
+    done = partial(_finish_login, connection, mechanism)
+    if mechanism == EXTERNAL and connection.external is not None:
+        connection.state = State.AUTHENTICATING
+        # The response is ignored, as by RabbitMQ: the certificate names the user.
+        logins.accept_certified(connection.external, origin=origin, done=done)
+        return
     try:
         user_name, password = read_response(mechanism, cast(bytes, method.response))
     except BadResponse:
         raise HungUp from None
     connection.state = State.AUTHENTICATING
-    connection.broker.logins.begin(
-        user_name,
-        password,
-        origin=connection.session.origin,
-        done=lambda user: _finish_login(connection, mechanism, user),
-    )
+    logins.begin(user_name, password, origin=origin, done=done)
 
 
 def _finish_login(connection: Wire, mechanism: str, user: User | None) -> None:

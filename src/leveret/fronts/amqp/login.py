@@ -1,10 +1,17 @@
-"""Login responses of connection.start-ok: name and password, by the mechanism PLAIN or AMQPLAIN."""
+"""Login responses of connection.start-ok: name and password, by the mechanism PLAIN or AMQPLAIN.
+
+The mechanism EXTERNAL has neither: the client's certificate names the user.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 from leveret.amqp.errors import AmqpError
 from leveret.amqp.names import to_bytes, to_text
 from leveret.amqp.tables import decode_table_body
+
+EXTERNAL: Final = "EXTERNAL"
 
 
 class BadResponse(Exception):

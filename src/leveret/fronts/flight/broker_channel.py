@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
@@ -32,6 +33,8 @@ class BrokerChannel:
         self._answers: dict[int, Future[process_protocol.Reply]] = {}
         self._lock = threading.Lock()
         self._started = threading.Event()
+        self.retire: Callable[[], None] = lambda: None
+        """Called in a thread of its own when another process takes the port."""
         self.permissions_version = 0
         """Version of users and permissions, as last announced by the broker."""
 
@@ -78,6 +81,8 @@ class BrokerChannel:
     def _receive(self, number: int, reply: process_protocol.Reply) -> None:
         if isinstance(reply, process_protocol.PermissionsChanged):
             self.permissions_version = reply.version
+        elif isinstance(reply, process_protocol.Retire):
+            threading.Thread(target=self.retire, name="leveret-retire").start()
         elif (future := self._answers.get(number)) is not None:
             future.set_result(reply)
 

@@ -1,8 +1,9 @@
 """Starts, answers and stops the Flight process, in the broker's event loop.
 
 The process is a child of the broker and ends with it. If it exits by itself, it is started again on the same
-port, and clients retry meanwhile. The rule: requests are answered within a turn, and an answer is sent when
-the changes that it reports are durable.
+port, and clients retry meanwhile. `replace` starts another one with other settings or a changed certificate,
+which gRPC can't read again: the old one stops to listen, and ends when its running calls have ended. The
+rule: requests are answered within a turn, and an answer is sent when the changes that it reports are durable.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -39,6 +40,8 @@ _PORT_FREE_S: Final = 3.0
 """Time in which the Flight process of a killed broker frees its port."""
 _TURN_S: Final = 0.005
 """Time spent on answers before other clients have a turn."""
+_RETIRED_S: Final = 600.0
+"""Time in which running calls of a replaced process may end."""
 READ_BYTES: Final = 1 << 20
 
 
@@ -51,6 +54,8 @@ class FlightSettings:
     tls_certificate: str | None = None
     """Path of a PEM file with the certificate chain. If set, the endpoint speaks TLS only."""
     tls_key: str | None = None
+    tls_client_authority: str | None = None
+    """Path of a PEM file with authorities. If set, every client must have a certificate of one of them."""
     cpus: tuple[int, ...] = ()
     """CPUs that the process may use; empty means all."""
     limits: Limits = field(default_factory=Limits)
@@ -73,6 +78,14 @@ class Turns(Protocol):
         """Return the round-trip times of clients by connection name."""
 
 
+class _Child(NamedTuple):
+    """A process, and the connection to it."""
+
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
 class FlightEndpoint:
     """Example: `endpoint = FlightEndpoint(broker, turns, settings, ...); await endpoint.start()`."""
 
@@ -82,15 +95,17 @@ class FlightEndpoint:
         """`module` is the main module of the process, which exits above `memory_max_bytes`."""
         self._broker = broker
         self._turns = turns
-        self._settings = settings
+        self.settings = settings
         self._module = module
         self._memory_max_bytes = memory_max_bytes
         self._answers = Answers(broker)
         self._port = settings.port
-        self._process: asyncio.subprocess.Process | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._child: _Child | None = None
+        self._retired: list[_Child] = []
+        """Replaced processes that still have calls."""
+        self._replacements = 0
+        self._serving: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writer: asyncio.StreamWriter | None = None
         self._sent_version = broker.accounts.version
 
     @property
@@ -100,52 +115,81 @@ class FlightEndpoint:
 
     @property
     def url(self) -> str:
-        scheme = "grpc" if self._settings.tls_certificate is None else "grpc+tls"
-        return f"{scheme}://{self._settings.host}:{self._port}"
+        scheme = "grpc" if self.settings.tls_certificate is None else "grpc+tls"
+        return f"{scheme}://{self.settings.host}:{self._port}"
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        """The id of the process that listens."""
+        assert self._child is not None
+        return self._child.process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of all processes."""
+        return [child.process.pid for child in self._children()]
+
+    def _children(self) -> list[_Child]:
+        return self._retired + ([] if self._child is None else [self._child])
 
     async def start(self) -> None:
         """Return when the process listens; raise `OSError` if it can't, after retries with a port in use."""
         deadline_s = time.monotonic() + _PORT_FREE_S
         while True:
             try:
-                reader, writer = await self._launch()
+                self._child = await self._launch()
                 break
             except _NotListening:
                 if time.monotonic() >= deadline_s:
                     raise
                 await asyncio.sleep(_RETRY_S)
-        self._serving = asyncio.create_task(self._serve(reader, writer))
+        self._begin_serving(self._child)
         self._turns.watchers.append(self._send_permissions_version)
         self._broker.advertised.update(
-            flight_port=self._port, flight_tls=self._settings.tls_certificate is not None
+            flight_port=self._port, flight_tls=self.settings.tls_certificate is not None
         )
 
     async def stop(self) -> None:
         """Stop the process. Running calls fail; clients may retry them."""
         self._broker.advertised.pop("flight_port", None)
-        if self._serving is not None:
+        if self._serving:
             self._turns.watchers.remove(self._send_permissions_version)
-            self._serving.cancel()
-            await asyncio.wait([self._serving])
+            serving = list(self._serving)
+            for task in serving:
+                task.cancel()
+            await asyncio.wait(serving)
         for task in list(self._tasks):
             task.cancel()
-        await self._end_process()
+        for child in self._children():
+            await _end(child.process)
 
-    async def _launch(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    def replace(self, settings: FlightSettings, memory_max_bytes: int) -> None:
+        """Start a process with these settings on the same port. Running calls end in the old process."""
+        self.settings, self._memory_max_bytes = settings, memory_max_bytes
+        self._replacements += 1
+        # Without a process, `_launch_again` is starting one.
+        if (old := self._child) is not None:
+            self._child = None
+            self._retired.append(old)
+            old.writer.write(_frame(0, process_protocol.Retire()))
+            asyncio.get_running_loop().call_later(_RETIRED_S, _terminate, old.process)
+            self._begin_serving(None)
+
+    def _begin_serving(self, child: _Child | None) -> None:
+        task = asyncio.create_task(self._serve(child))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _launch(self) -> _Child:
         ours, theirs = socket.socketpair()
         settings = process_protocol.ProcessSettings(
-            **asdict(self._settings) | {"port": self._port, "limits": self._settings.limits},
+            **asdict(self.settings) | {"port": self._port, "limits": self.settings.limits},
             fd=theirs.fileno(),
             message_max_bytes=self._broker.limits.message_max_bytes,
             memory_max_bytes=self._memory_max_bytes,
         )
         with theirs:
-            self._process = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 self._module,
@@ -161,48 +205,51 @@ class FlightEndpoint:
                 _, first = await self._read_question(reader)
         except (TimeoutError, asyncio.IncompleteReadError, process_protocol.WireError) as error:
             writer.close()
-            await self._end_process()
+            await _end(process)
             raise OSError("the Flight endpoint could not be started") from error
         if isinstance(first, process_protocol.Failed):
             writer.close()
-            await self._end_process()
+            await _end(process)
             raise _NotListening(f"the Flight endpoint can't listen: {first.text}")
         assert isinstance(first, process_protocol.Ready)
         self._port = first.port
-        self._writer = writer
-        return reader, writer
+        return _Child(process, reader, writer)
 
-    async def _end_process(self) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, child: _Child | None) -> None:
+        """Answer a process until it is replaced; start one if there is none, or if it has exited."""
         while True:
+            if child is None:
+                child = self._child = await self._launch_again()
             try:
-                await self._answer_all(reader, writer)
+                await self._answer_all(child.reader, child.writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
             except process_protocol.WireError as error:
                 # Stop the process, so that no call waits for an answer that never comes.
                 log.error("the Flight process sent an invalid message: %s", error)
-            writer.close()
-            await self._end_process()
+            child.writer.close()
+            await _end(child.process)
+            if child in self._retired:
+                self._retired.remove(child)
+                return
             log.error("the Flight process has exited; it is started again")
-            while True:
+            child = self._child = None
+            await asyncio.sleep(_RETRY_S)
+
+    async def _launch_again(self) -> _Child:
+        """Start a process, and try until it listens: the old one may hold the port a little longer."""
+        while True:
+            replacements = self._replacements
+            try:
+                child = await self._launch()
+                if replacements == self._replacements:
+                    return child
+                # The settings have changed meanwhile.
+                child.writer.close()
+                await _end(child.process)
+            except OSError as error:
+                log.error("%s; trying again", error)
                 await asyncio.sleep(_RETRY_S)
-                try:
-                    reader, writer = await self._launch()
-                    break
-                except OSError as error:
-                    log.error("%s; trying again", error)
 
     async def _read_question(self, reader: asyncio.StreamReader) -> tuple[int, process_protocol.Question]:
         """Return the number of the next question, and the question; raise `WireError` if it is invalid."""
@@ -234,7 +281,7 @@ class FlightEndpoint:
                 self._broker.logins.begin(
                     question.user,
                     question.password,
-                    origin=Origin(question.address, question.loopback),
+                    origin=Origin(question.address, question.loopback, "flight"),
                     done=lambda user: writer.write(
                         _frame(number, process_protocol.LoggedIn(user is not None))
                     ),
@@ -269,9 +316,10 @@ class FlightEndpoint:
     def _send_permissions_version(self) -> None:
         """Send the version of users and permissions if it changed: running reads check them again."""
         version = self._broker.accounts.version
-        if version != self._sent_version and self._writer is not None:
+        if version != self._sent_version:
             self._sent_version = version
-            self._writer.write(_frame(0, process_protocol.PermissionsChanged(version)))
+            for child in self._children():
+                child.writer.write(_frame(0, process_protocol.PermissionsChanged(version)))
 
     def _allow(self, number: int, check: Callable[[], None], writer: asyncio.StreamWriter) -> None:
         """Answer with `Done`, or with the refusal that the check raises."""
@@ -331,6 +379,21 @@ class FlightEndpoint:
 
 class _NotListening(OSError):
     pass
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    _terminate(process)
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
 
 
 def _failed() -> process_protocol.Answered:

@@ -50,6 +50,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             scheme = "grpc+tls"
             paths = (settings.tls_certificate, settings.tls_key or "")
             certificates = [tuple(Path(path).read_bytes() for path in paths)]
+        authority = settings.tls_client_authority
         self._directory = settings.directory
         self._message_max_bytes = settings.message_max_bytes
         self._broker = broker
@@ -62,9 +63,17 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             f"{scheme}://{settings.host}:{settings.port}",
             tls_certificates=certificates,
+            verify_client=authority is not None,
+            root_certificates=None if authority is None else Path(authority).read_bytes(),
             middleware={_AUTH: self._callers},
         )
         process_limits.watch(self.port, self._connections, broker, memory)
+
+    def retire(self) -> None:
+        """Stop to listen, and return when the running calls have ended."""
+        # The directory of snapshots now belongs to the process that takes the port.
+        self._snapshots.retire()
+        self.shutdown()
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         user = self._user(context)

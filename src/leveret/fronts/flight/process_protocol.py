@@ -43,6 +43,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     tls_certificate: str | None
     tls_key: str | None
+    tls_client_authority: str | None = None
     cpus: tuple[int, ...] = ()
     fd: int = -1
     """Descriptor of the process's socket to the broker."""
@@ -160,8 +161,12 @@ class PermissionsChanged(_Message, frozen=True):
     version: int
 
 
+class Retire(_Message, frozen=True):
+    """Another process takes the port: stop to listen, and exit after the running calls. Has number 0."""
+
+
 Question = Ready | Failed | Noted | Login | Ask | View | Stage | Checkpoint | MayRead | MayAudit
-Reply = LoggedIn | Answered | Viewed | Checkpointed | PermissionsChanged
+Reply = LoggedIn | Answered | Viewed | Checkpointed | PermissionsChanged | Retire
 
 _encoder = msgspec.msgpack.Encoder()
 _questions: msgspec.msgpack.Decoder[tuple[int, Question]] = msgspec.msgpack.Decoder(tuple[int, Question])

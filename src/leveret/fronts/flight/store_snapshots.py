@@ -46,6 +46,7 @@ class StoreSnapshots:
         self._files.remove_directory(PICTURES)
         self._kept: dict[str, Kept] = {}
         self._lock = threading.Lock()
+        self._is_retired = False
 
     def watch(self) -> None:
         """Start a thread that drops snapshots not read for an hour."""
@@ -98,6 +99,10 @@ class StoreSnapshots:
             kept.used_s = self._clock()
             return kept.snapshot
 
+    def retire(self) -> None:
+        """Delete nothing any more: another process has the directory."""
+        self._is_retired = True
+
     def drop(self, name: str, user: str) -> None:
         with self._lock:
             if name in self._kept and self._kept[name].user == user:
@@ -115,6 +120,8 @@ class StoreSnapshots:
         self._delete_dropped()
 
     def _delete_dropped(self) -> None:
+        if self._is_retired:
+            return
         for name in self._files.names(PICTURES):
             if name not in self._kept:
                 # `drop_unused` tries again.

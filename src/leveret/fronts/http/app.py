@@ -26,14 +26,17 @@ from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.views.node import NodeView
 from leveret.fronts.http.auth import log_in
+from leveret.fronts.http.connections import Connections
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
+from leveret.fronts.http.health_checks import HealthChecks
 from leveret.fronts.http.metrics import Metrics
-from leveret.fronts.http.overview import show_overview
+from leveret.fronts.http.node_facts import NodeFacts
+from leveret.fronts.http.nodes import Nodes
+from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
@@ -48,11 +51,11 @@ Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
 def create_app(
-    broker: Broker, *, changed: Callable[[], None], node: Callable[[], NodeView] | None = None
+    broker: Broker, *, changed: Callable[[], None], node: Callable[[], NodeFacts] = NodeFacts
 ) -> Starlette:
     """Return the application. `changed` is called before a handler changes the broker: it begins a turn.
 
-    `node` measures the process, for metrics.
+    `node` returns the facts that only the server knows.
     """
     durability = Durability(broker, changed=changed)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
@@ -73,7 +76,7 @@ def create_app(
         routes=[
             Route("/health", _public(partial(show_health, broker))),
             *_routes_of_metrics(Metrics(broker, node=node), private),
-            Route("/api/overview", private(partial(show_overview, broker))),
+            Route("/api/overview", private(Overview(broker, node=node).show)),
             Route("/api/queues", private(queues.show_all)),
             Route("/api/queues/{vhost}", private(queues.show_vhost)),
             Route(one_queue, private(queues.show)),
@@ -101,6 +104,9 @@ def create_app(
             Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
             Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
+            *_routes_of_connections(Connections(broker, changed=changed, node=node), private, changing),
+            *_routes_of_nodes(Nodes(broker, changed=changed, node=node), private, changing),
+            *_routes_of_health_checks(HealthChecks(broker, node=node), private),
             *_routes_of(Users(broker, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
             *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
@@ -139,6 +145,74 @@ def _routes_of_metrics(metrics: Metrics, private: Callable[[Handler], Endpoint])
         Route("/metrics/per-object", private(metrics.show_objects)),
         Route("/metrics/detailed", private(metrics.show_detailed)),
     ]
+
+
+def _routes_of_connections(
+    connections: Connections, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route("/api/connections", private(connections.show_all)),
+        Route("/api/vhosts/{vhost}/connections", private(connections.show_vhost)),
+        _by_method(
+            "/api/connections/username/{username}",
+            GET=private(connections.show_of_user),
+            DELETE=changing(connections.close_of_user),
+        ),
+        _by_method(
+            "/api/connections/{name}",
+            GET=private(connections.show),
+            DELETE=changing(connections.close),
+        ),
+        Route("/api/connections/{name}/channels", private(connections.show_channels_of)),
+        Route("/api/channels", private(connections.show_channels)),
+        Route("/api/vhosts/{vhost}/channels", private(connections.show_channels_in)),
+        Route("/api/channels/{name}", private(connections.show_channel)),
+        Route("/api/consumers", private(connections.show_consumers)),
+        Route("/api/consumers/{vhost}", private(connections.show_consumers_in)),
+    ]
+
+
+def _routes_of_nodes(
+    nodes: Nodes, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route("/api/nodes", private(nodes.show_all)),
+        Route("/api/nodes/{name}", private(nodes.show)),
+        Route("/api/nodes/{name}/memory", private(nodes.show_memory)),
+        Route("/api/nodes/{name}/memory/relative", private(nodes.show_relative_memory)),
+        _by_method(
+            "/api/cluster-name",
+            GET=private(nodes.show_cluster_name),
+            PUT=changing(nodes.put_cluster_name),
+        ),
+        Route("/api/extensions", private(nodes.show_extensions)),
+        Route("/api/feature-flags", private(nodes.show_feature_flags)),
+        Route("/api/rebalance/queues", changing(nodes.rebalance), methods=["POST"]),
+        _by_method(
+            "/api/auth/attempts/{name}",
+            GET=private(nodes.show_logins),
+            DELETE=private(nodes.forget_logins),
+        ),
+        _by_method(
+            "/api/auth/attempts/{name}/source",
+            GET=private(nodes.show_logins_by_source),
+            DELETE=private(nodes.forget_logins_by_source),
+        ),
+    ]
+
+
+def _routes_of_health_checks(checks: HealthChecks, private: Callable[[Handler], Endpoint]) -> list[Route]:
+    handlers: dict[str, Handler] = {
+        "alarms": checks.check_alarms,
+        "local-alarms": checks.check_local_alarms,
+        "certificate-expiration/{within}/{unit}": checks.check_certificates,
+        "port-listener/{port}": checks.check_port,
+        "protocol-listener/{protocol}": checks.check_protocol,
+        "virtual-hosts": checks.check_vhosts,
+        "node-is-mirror-sync-critical": checks.check_other_nodes,
+        "node-is-quorum-critical": checks.check_other_nodes,
+    }
+    return [Route(f"/api/health/checks/{name}", private(handler)) for name, handler in handlers.items()]
 
 
 def _routes_of_policies(

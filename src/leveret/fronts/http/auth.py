@@ -21,6 +21,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
 
+_PROTOCOL = "http"
 _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
 _POLICYMAKERS = frozenset(("policymaker", ADMINISTRATOR))
 _MONITORS = frozenset(("monitoring", ADMINISTRATOR))
@@ -73,6 +74,10 @@ def is_monitor(user: User) -> bool:
     return bool(user.tags & _MONITORS)
 
 
+def is_administrator(user: User) -> bool:
+    return ADMINISTRATOR in user.tags
+
+
 def check_monitor(user: User) -> None:
     if not is_monitor(user):
         raise NotAuthorised("Not monitor user")
@@ -105,6 +110,6 @@ def enter(broker: Broker, user: User, name: str) -> str:
 def _origin(request: Request) -> Origin:
     """Return the client's origin. A peer that has reset the connection has no address: it is not loopback."""
     if request.client is None:
-        return Origin(loopback=False)
+        return Origin(loopback=False, protocol=_PROTOCOL)
     address = request.client.host.split("%")[0]
-    return Origin(address, ip_address(address).is_loopback)
+    return Origin(address, ip_address(address).is_loopback, _PROTOCOL)

@@ -270,7 +270,19 @@ FAMILIES: Final = {
     "connection_metrics": Family(
         "connection",
         ("channel",),
-        (_gauge("rabbitmq_connection_channels", "channels", "Channels on a connection"),),
+        (
+            _counter(
+                "rabbitmq_connection_incoming_packets_total",
+                "packets_in",
+                "Total number of packets received on a connection",
+            ),
+            _counter(
+                "rabbitmq_connection_outgoing_packets_total",
+                "packets_out",
+                "Total number of packets sent on a connection",
+            ),
+            _gauge("rabbitmq_connection_channels", "channels", "Channels on a connection"),
+        ),
     ),
     "leveret_exchanges": Family(
         "exchange",
@@ -357,22 +369,34 @@ CHURN: Final = (
     _counter("rabbitmq_queues_deleted_total", "queues_deleted", "Total number of queues deleted"),
 )
 _NODE_COARSE: Final = (
-    _gauge("rabbitmq_process_open_fds", "open_fds", "Open file descriptors"),
-    _gauge("rabbitmq_process_open_tcp_sockets", "open_sockets", "Open TCP sockets"),
-    _gauge("rabbitmq_process_resident_memory_bytes", "resident_bytes", "Memory used in bytes"),
-    _gauge("rabbitmq_disk_space_available_bytes", "disk_free_bytes", "Disk space available in bytes"),
+    _gauge("rabbitmq_process_open_fds", "fd_used", "Open file descriptors"),
+    _gauge("rabbitmq_process_open_tcp_sockets", "sockets_used", "Open TCP sockets"),
+    _gauge("rabbitmq_process_resident_memory_bytes", "mem_used", "Memory used in bytes"),
+    _gauge("rabbitmq_disk_space_available_bytes", "disk_free", "Disk space available in bytes"),
 )
 _NODE: Final = (
-    _gauge("rabbitmq_process_max_fds", "max_fds", "Open file descriptors limit"),
-    _gauge("rabbitmq_process_max_tcp_sockets", "max_sockets", "Open TCP sockets limit"),
-    _gauge("rabbitmq_resident_memory_limit_bytes", "memory_max_bytes", "Memory high watermark in bytes"),
+    _gauge("rabbitmq_process_max_fds", "fd_total", "Open file descriptors limit"),
+    _gauge("rabbitmq_process_max_tcp_sockets", "sockets_total", "Open TCP sockets limit"),
+    _gauge("rabbitmq_resident_memory_limit_bytes", "mem_limit", "Memory high watermark in bytes"),
     _gauge(
         "rabbitmq_disk_space_available_limit_bytes",
-        "disk_free_min_bytes",
+        "disk_free_limit",
         "Free disk space low watermark in bytes",
     ),
 )
 OF_NODE: Final = {"node_coarse_metrics": _NODE_COARSE, "node_metrics": _NODE}
+LOGINS: Final = (
+    _counter("rabbitmq_auth_attempts_total", "succeeded failed", "Total number of authorization attempts"),
+    _counter(
+        "rabbitmq_auth_attempts_succeeded_total",
+        "succeeded",
+        "Total number of successful authentication attempts",
+    ),
+    _counter(
+        "rabbitmq_auth_attempts_failed_total", "failed", "Total number of failed authentication attempts"
+    ),
+)
+"""With the label `protocol`. Several fields are added."""
 PROCESS: Final = (
     _gauge(
         "process_start_time_seconds",

@@ -12,6 +12,7 @@ and then writes metric after metric, with pauses in which the event loop serves 
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -27,7 +28,7 @@ from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.product import RABBITMQ_VERSION
 from leveret.broker.views import metrics as views
-from leveret.broker.views.node import NodeView
+from leveret.broker.views.nodes import logins
 from leveret.broker.views.overview import totals
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http import metric_tables as tables
@@ -36,9 +37,10 @@ from leveret.fronts.http.errors import answer
 from leveret.fronts.http.exposition import CONTENT_TYPE, by_reason, head, histogram, labels, rows, sample
 from leveret.fronts.http.metric_reading import KINDS, Objects, pause, read
 from leveret.fronts.http.metric_tables import FAMILIES, Family, Metric
+from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.path_segments import RawPaths
 
-Node: TypeAlias = Callable[[], NodeView]
+Node: TypeAlias = Callable[[], NodeFacts]
 
 _LINES: Final = 2_000
 """Lines written without a pause: a line takes 0.3 µs."""
@@ -51,11 +53,12 @@ _PROTOCOL: Final = 'protocol="amqp091"'
 
 
 class Metrics:
-    """The pages of one broker. `node` measures the process; without it there are no such figures."""
+    """The pages of one broker. `node` measures the process."""
 
-    def __init__(self, broker: Broker, *, node: Node | None) -> None:
+    def __init__(self, broker: Broker, *, node: Node) -> None:
         self._broker = broker
         self._node = node
+        self._started_s = time.time()
 
     def show_sums(self, request: Request, user: User) -> Response:
         check_monitor(user)
@@ -126,7 +129,9 @@ class Metrics:
             yield self._exchanges(tables.OF_EXCHANGES[name], vhosts)
         if "connection_churn_metrics" in names:
             yield _table(tables.CHURN, totals(self._broker).churn, detailed=True)
-        for name in [name for name in tables.OF_NODE if name in names and self._node is not None]:
+        if "auth_attempt_metrics" in names:
+            yield self._logins(detailed=True)
+        for name in [name for name in tables.OF_NODE if name in names]:
             yield _table(tables.OF_NODE[name], self._measured(), detailed=True)
         yield self._identity()
 
@@ -150,18 +155,13 @@ class Metrics:
 
     def _whole(self, objects: Mapping[str, Objects]) -> Iterator[str]:
         view, sums = views.broker_view(self._broker), totals(self._broker)
-        counted = {
-            "consumers": objects["channel"].total("consumers"),
-            "routed": objects["exchange"].total("routed"),
-        }
+        counted = {"consumers": objects["channel"].total("consumers")}
         yield _table(tables.CHURN, sums.churn) + _table(tables.TOTALS, {**view._asdict(), **counted})
-        if self._node is not None:
-            for table in (*tables.OF_NODE.values(), tables.PROCESS):
-                yield _table(table, self._measured())
+        for table in (*tables.OF_NODE.values(), tables.PROCESS):
+            yield _table(table, self._measured())
+        yield self._logins(detailed=False)
         yield _table(tables.GLOBAL_GAUGES, {**view._asdict(), **counted}, label=f"{{{_PROTOCOL}}}")
-        for metric in tables.GLOBAL:
-            value = counted.get(metric.field) or getattr(sums.counters, metric.field)
-            yield _head(metric) + sample(metric.name, value, f"{{{_PROTOCOL}}}")
+        yield _table(tables.GLOBAL, sums.counters, label=f"{{{_PROTOCOL}}}")
         for metric in tables.GLOBAL_BY_TYPE:
             yield _by_queue_type(metric, objects["queue"])
         yield _table(tables.COUNTS, {kind: each.count for kind, each in objects.items()})
@@ -173,17 +173,37 @@ class Metrics:
         yield self._identity()
 
     def _measured(self) -> Mapping[str, float]:
-        assert self._node is not None
-        return self._node()._asdict()
+        """Return the figures of the process, and its limits."""
+        facts = self._node()
+        return {
+            **facts.figures._asdict(),
+            "fd_total": facts.fd_total,
+            "sockets_total": facts.sockets_total,
+            "mem_limit": facts.mem_limit,
+            "disk_free_limit": facts.disk_free_limit,
+            "started_s": self._started_s,
+            "cpu_s": time.process_time(),
+        }
+
+    def _logins(self, *, detailed: bool) -> str:
+        counted = logins(self._broker)
+        parts = []
+        for metric in tables.LOGINS:
+            name = metric.named(detailed=detailed)
+            parts.append(head(name, metric.kind, metric.help))
+            for each in counted:
+                count = sum(getattr(each, field) for field in metric.field.split(" "))
+                parts.append(sample(name, count, labels(("protocol",), (each.protocol,))))
+        return "".join(parts)
 
     def _identity(self) -> str:
-        name = self._broker.name
         built = labels(
             ("rabbitmq_version", "prometheus_plugin_version", "prometheus_client_version"),
             (RABBITMQ_VERSION, __version__, __version__),
         )
         ours = labels(("version", "python_version"), (__version__, platform.python_version()))
-        values = (built, labels(("rabbitmq_node", "rabbitmq_cluster"), (name, name)), ours)
+        names = self._node().name, self._broker.name
+        values = (built, labels(("rabbitmq_node", "rabbitmq_cluster"), names), ours)
         return "".join(
             _head(metric) + sample(metric.name, 1, label)
             for metric, label in zip(tables.IDENTITY, values, strict=True)
@@ -237,7 +257,7 @@ def _streamed(page: AsyncIterator[str]) -> Response:
     return StreamingResponse(page, headers={"cache-control": "no-cache"}, media_type=CONTENT_TYPE)
 
 
-def create_metrics_app(broker: Broker, *, node: Node | None) -> Starlette:
+def create_metrics_app(broker: Broker, *, node: Node) -> Starlette:
     """Return an application with the pages for Prometheus alone, which asks for no login."""
     metrics = Metrics(broker, node=node)
 

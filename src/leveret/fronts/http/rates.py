@@ -96,12 +96,19 @@ def _range_of(request: Request, prefix: str, now_us: int) -> Range | None:
 
 def message_stats(counters: Counted, groups: Sequence[Group], range_: Range | None) -> dict[str, object]:
     """Return the numbers of messages that went through an object, with their rates; empty if none did."""
+    return grouped(counters, groups, counters.history, range_)
+
+
+def grouped(
+    counters: object, groups: Sequence[Group], past: Past | None, range_: Range | None
+) -> dict[str, object]:
+    """Return the sums of counters, with rates from another history than their own."""
     stats: dict[str, object] = {}
     for group in groups:
         sums = {name: sum(getattr(counters, part) for part in parts) for name, parts in group.items()}
         if any(sums.values()):
             for name, value in sums.items():
-                stats |= detailed(name, value, counters.history, group[name], range_)
+                stats |= detailed(name, value, past, group[name], range_)
     return stats
 
 
