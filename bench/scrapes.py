@@ -3,8 +3,9 @@
 The broker has 10,000 queues. One connection publishes persistent messages with confirms to another queue,
 and one consumes and acks each, both as fast as the broker lets them. Each round measures this traffic alone,
 with a scrape of `/metrics` or of `/metrics/per-object` every 5 s, and with a scrape of `/metrics` every 5 s
-beside a client that polls the overview every second. The figures are the rate and its ratio to the rate
-alone, taken within a round. A second part measures for how long scrapes hold others up: the confirm latency
+beside a client that polls the overview every second. The figures are the rate, the broker's processor time
+for each message, which a noisy machine disturbs less, and the ratios of both to those alone, taken within a
+round. A second part measures for how long scrapes hold others up: the confirm latency
 of a client that publishes one message after another, alone and while scrapes follow one another without a
 pause. Raw results go to `bench/results/scrapes.json`.
 """
@@ -21,9 +22,10 @@ from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
-from bench.broker import generate
+from bench.broker import brief, generate
 from bench.fairness import Greedy, beside, latencies
 from bench.frames import Shape, make_load
+from bench.generator import Figures
 from bench.peer import Client
 from bench.report import number, table
 from bench.scenarios import STREAM
@@ -82,20 +84,21 @@ def declare(server: Server, count: int) -> None:
     client.close()
 
 
-def throughput(server: Server, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Return the rates of all rounds, by what ran beside the traffic."""
+def throughput(server: Server, rounds: int, seconds: float) -> dict[str, list[Figures]]:
+    """Return rate and processor time of all rounds, by what ran beside the traffic."""
     rate = generate(server, STREAM)["rate"]
     run = replace(STREAM, messages=min(1_000_000, int(rate * seconds)))
-    rates: dict[str, list[float]] = {name: [] for name in BESIDE}
+    runs: dict[str, list[Figures]] = {name: [] for name in BESIDE}
     for turn in range(rounds):
         for name, other in BESIDE.items():
             with beside(server, other):
-                rates[name].append(generate(server, run)["rate"])
-            print(f"  round {turn + 1}, {name}: {rates[name][-1]:,.0f}/s", file=sys.stderr)
-    return rates
+                measured = generate(server, run)
+            runs[name].append({figure: measured[figure] for figure in ("rate", "broker_cpu_us")})
+            print(f"  round {turn + 1}, {name}: {brief(measured)}", file=sys.stderr)
+    return runs
 
 
-def holding(server: Server, seconds: float) -> dict[str, dict[str, float]]:
+def holding(server: Server, seconds: float) -> dict[str, Figures]:
     """Return the latencies of confirms in microseconds, by what ran beside the client."""
     load = make_load(Shape(keys=("honest",)), HONEST_MESSAGES_MAX)
     operator = Client(server.host, server.port)
@@ -124,11 +127,15 @@ def durations(server: Server) -> dict[str, dict[str, float]]:
     return {path: {"seconds": seconds, "bytes": size} for path, (seconds, size) in found.items()}
 
 
-def report(rates: dict[str, list[float]], held: dict[str, dict[str, float]]) -> str:
-    rows = [["beside the traffic", "messages/s", "of the rate alone"]]
-    for name, each in rates.items():
-        ratios = [mine / alone for mine, alone in zip(each, rates["alone"], strict=True)]
-        rows.append([name, number(statistics.median(each)), f"{statistics.median(ratios):.1%}"])
+def report(runs: dict[str, list[Figures]], held: dict[str, Figures]) -> str:
+    rows = [["beside the traffic", "messages/s", "of that alone", "CPU µs a message", "of that alone"]]
+    for name, each in runs.items():
+        row = [name]
+        for figure in ("rate", "broker_cpu_us"):
+            pairs = zip(each, runs["alone"], strict=True)
+            ratio = statistics.median(mine[figure] / alone[figure] for mine, alone in pairs)
+            row += [f"{statistics.median(run[figure] for run in each):,.2f}", f"{ratio:.1%}"]
+        rows.append(row)
     marks = ("p50", "p99", "p999", "most")
     latency_rows = [["scrapes without a pause", *(f"{mark} µs" for mark in marks)]]
     latency_rows += [[name, *(number(each[mark]) for mark in marks)] for name, each in held.items()]
@@ -145,10 +152,10 @@ def main() -> None:
         declare(server, chosen.queues)
         pages = durations(server)
         print(json.dumps(pages), file=sys.stderr)
-        rates = throughput(server, chosen.rounds, chosen.seconds)
+        runs = throughput(server, chosen.rounds, chosen.seconds)
         held = holding(server, chosen.seconds / 2)
-    print(report(rates, held))
-    results = {"queues": chosen.queues, "pages": pages, "rates": rates, "confirm_latency_us": held}
+    print(report(runs, held))
+    results = {"queues": chosen.queues, "pages": pages, "runs": runs, "confirm_latency_us": held}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -33,7 +33,7 @@ LESS = {
     "rabbitmq_channel_get": {"queue"},
     "rabbitmq_queue_messages_published_total": {"channel", "exchange", "exchange_vhost"},
 }
-"""Labels that RabbitMQ has and Leveret has not, by the beginning of a metric's name: see decision 57."""
+"""Labels that RabbitMQ has and Leveret has not, by the beginning of a metric's name: see decision 61."""
 
 
 class Described(NamedTuple):

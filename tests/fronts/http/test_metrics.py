@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -18,17 +20,15 @@ from tests.fronts.http.dashboard import IDENTITY, PANELS
 from tests.fronts.http.metric_pages import parse, scrape
 
 PAGES = ("/metrics", "/metrics/per-object")
-EVERY_FAMILY = "/metrics/detailed?" + "&".join(
-    f"family={name}"
-    for name in (
-        *metric_tables.FAMILIES,
-        *metric_tables.OF_EXCHANGES,
-        *metric_tables.OF_NODE,
-        "auth_attempt_metrics",
-        "vhost_status",
-        "connection_churn_metrics",
-    )
+FAMILY_NAMES = (
+    *metric_tables.FAMILIES,
+    *metric_tables.OF_EXCHANGES,
+    *metric_tables.OF_NODE,
+    "auth_attempt_metrics",
+    "vhost_status",
+    "connection_churn_metrics",
 )
+EVERY_FAMILY = "/metrics/detailed?" + "&".join(f"family={name}" for name in FAMILY_NAMES)
 ODD = ['say "hi"', "back\\slash", "two\nlines", "\udcff\udcfe", "<b>ä €</b>", "100%s", "tab\there"]
 
 
@@ -83,11 +83,11 @@ def test_sums_are_those_of_the_broker(api, used):
         "rabbitmq_global_messages_routed_total": 5,
         "rabbitmq_global_publishers": 1,
         "rabbitmq_queues_created_total": 1,
-        "rabbitmq_auth_attempts_succeeded_total": 1,
         "rabbitmq_process_max_fds": api.node.facts().fd_total,
         "leveret_confirm_latency_seconds_count": 5,
     }
     assert {name: page[name] for name in expected} == expected
+    assert page.of("rabbitmq_auth_attempts_succeeded_total", protocol="amqp091") == 1
     by_type = page.all("rabbitmq_global_messages_delivered_get_manual_ack_total")
     assert {dict(labels)["queue_type"]: value for labels, value in by_type.items()} == {
         "rabbit_classic_queue": 2,
@@ -191,6 +191,31 @@ def test_an_alarm_is_shown(api):
     page = scrape(api)
     assert page["rabbitmq_alarms_memory_used_watermark"] == page["leveret_publishers_blocked"] == 1
     assert page["rabbitmq_alarms_free_disk_space_watermark"] == 0
+
+
+# the guide
+
+
+def test_the_guide_lists_every_metric_of_ours_and_every_family():
+    page = Path("docs/guide/metrics.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(leveret_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    tables = (
+        *metric_tables.MAXIMA,
+        *metric_tables.COUNTS,
+        *metric_tables.BROKER,
+        *metric_tables.OWN_TOTALS,
+    )
+    ours = {(each.name, each.kind, "", each.help) for each in tables}
+    ours |= {(each.name, each.kind, "`reason`", each.help) for each in metric_tables.REASONS}
+    ours |= {(each.name, "histogram", "", each.help) for each in metric_tables.HISTOGRAMS}
+    for family in metric_tables.FAMILIES.values():
+        shown = ", ".join(f"`{label}`" for label in family.labels)
+        ours |= {(each.name, each.kind, shown, each.help) for each in family.metrics}
+    built = metric_tables.IDENTITY[-1]
+    ours.add((built.name, built.kind, "`version`, `python_version`", built.help))
+    assert set(listed) == {each for each in ours if each[0].startswith("leveret_")}
+    _, _, families = page.partition("## Families")
+    assert set(re.findall(r"`(\w+)`", families)) >= set(FAMILY_NAMES)
 
 
 # pages
