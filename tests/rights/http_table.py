@@ -1,7 +1,9 @@
 """What every route of the HTTP API needs. All but `/health` need a login, and all but that a tag.
 
 Before a request there are the queue `{queue}`, the topic `{new}t` of one partition, the owner's query
-`{query}` over the queue and the owner's group `{group}` on the stream `plain-s`.
+`{query}` over the queue and the owner's group `{group}` on the stream `plain-s`. `{connection}` is the name
+of a connection of the owner with one channel, which may be closed, `{port}` a port of the broker, and
+`{node}` the node's name.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from urllib.parse import quote
 
 ADMINISTRATOR: Final = "be tag administrator"
 POLICYMAKER: Final = "define tag policymaker"
+MONITOR: Final = "watch tag monitoring"
 ENTER: Final = "enter vhost /"
 
 
@@ -31,18 +34,28 @@ class Row:
 
     @property
     def is_ours(self) -> bool:
-        """Whether RabbitMQ has no such route."""
-        ours = ("health", "topics", "groups", "queries")
-        return any(word in self.route for word in ours) or self.route == "/api/permissions/{vhost}"
+        """Whether RabbitMQ has no such route, or answers it with an internal error."""
+        ours = ("topics", "groups", "queries", "connections/username")
+        return any(word in self.route for word in ours) or self.route in (
+            "/health",
+            "/api/permissions/{vhost}",
+        )
 
     def __str__(self) -> str:
         return f"{self.method} {self.route} {self.fills}".strip()
 
     def path(self, names: dict[str, str], vhost: str = "/") -> str:
-        filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
+        filled = self.route.replace("{vhost}", quote(vhost, safe=""))
         for name in ("{name}", "{group}"):
-            filled = filled.replace(name, self.fills.format(**names))
-        return filled + self.more
+            filled = filled.replace(name, quote(self.fills.format(**names), safe="%"))
+        return filled.format(**names) + self.more
+
+
+def names_in(names: Any, port: int = 1) -> dict[str, str]:
+    """Return what stands for the names in paths."""
+    found = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+    fixed = {"within": "1", "unit": "days", "protocol": "amqp", "node": "-", "connection": "-"}
+    return {**found, **fixed, "port": str(port), "username": names.query}
 
 
 _READ: Final = (ENTER, "read queue {queue}")
@@ -50,6 +63,8 @@ _GROUP: Final = (ENTER, "read queue plain-s", "operate group {group}")
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
+_CONNECTION: Final = "/api/connections/{name}"
+_WATCH_OWNER: Final = "watch connection owner"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
 _POLICY: Final = {"pattern": "^nothing$", "definition": {"max-length": 1}}
 _RIGHTS: Final = {"configure": "", "write": "", "read": ""}
@@ -65,6 +80,42 @@ ROWS: Final = (
     Row("GET", "/health", is_open=True),
     Row("GET", "/api/overview"),
     Row("GET", "/api/whoami"),
+    # the node
+    Row("GET", "/api/nodes", (MONITOR,)),
+    Row("GET", "/api/nodes/{name}", (MONITOR,), fills="{node}"),
+    Row("GET", "/api/nodes/{name}/memory", (MONITOR,), fills="{node}"),
+    Row("GET", "/api/nodes/{name}/memory/relative", (MONITOR,), fills="{node}"),
+    Row("GET", "/api/cluster-name"),
+    Row("PUT", "/api/cluster-name", (ADMINISTRATOR,), {"name": "leveret"}),
+    Row("GET", "/api/extensions"),
+    Row("GET", "/api/feature-flags", (ADMINISTRATOR,)),
+    Row("POST", "/api/rebalance/queues", (ADMINISTRATOR,), {}),
+    *(
+        Row(method, f"/api/auth/attempts/{{name}}{rest}", (MONITOR,), fills="{node}")
+        for rest in ("", "/source")
+        for method in ("GET", "DELETE")
+    ),
+    Row("GET", "/api/health/checks/alarms"),
+    Row("GET", "/api/health/checks/local-alarms"),
+    Row("GET", "/api/health/checks/certificate-expiration/{within}/{unit}"),
+    Row("GET", "/api/health/checks/port-listener/{port}"),
+    Row("GET", "/api/health/checks/protocol-listener/{protocol}"),
+    Row("GET", "/api/health/checks/virtual-hosts"),
+    Row("GET", "/api/health/checks/node-is-mirror-sync-critical"),
+    Row("GET", "/api/health/checks/node-is-quorum-critical"),
+    # connections
+    Row("GET", "/api/connections"),
+    Row("GET", "/api/vhosts/{vhost}/connections", (ENTER,)),
+    Row("GET", _CONNECTION, (_WATCH_OWNER,), fills="{connection}"),
+    Row("DELETE", _CONNECTION, ("close connection owner",), fills="{connection}"),
+    Row("GET", f"{_CONNECTION}/channels", (_WATCH_OWNER,), fills="{connection}"),
+    Row("GET", "/api/connections/username/{username}", (MONITOR,)),
+    Row("DELETE", "/api/connections/username/{username}", (ADMINISTRATOR,)),
+    Row("GET", "/api/channels"),
+    Row("GET", "/api/vhosts/{vhost}/channels", (ENTER,)),
+    Row("GET", "/api/channels/{name}", (_WATCH_OWNER,), fills="{connection} (1)"),
+    Row("GET", "/api/consumers"),
+    Row("GET", "/api/consumers/{vhost}"),
     # queues
     Row("GET", "/api/queues"),
     Row("GET", "/api/queues/{vhost}", (ENTER,)),

@@ -63,6 +63,10 @@ def has(role: str, need: str) -> bool:
             return role != STRANGER
         case "be":
             return rights.tag == name
+        case "watch":
+            return rights.tag in ("monitoring", "administrator") or role == name
+        case "close":
+            return rights.tag == "administrator" or role == name
         case "define":
             return rights.tag in ("policymaker", "administrator")
         case "take":

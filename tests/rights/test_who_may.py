@@ -93,7 +93,10 @@ def test_a_user_does_over_http_what_the_table_permits(row, leveret_side):
     found, wanted = {}, {}
     for role, names in numbered.items():
         prepare_http(leveret_side, row, names)
-        filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+        filled = http_table.names_in(names, leveret_side.broker.port)
+        filled["node"] = leveret_side.api.node.name
+        if "{connection}" in row.fills:
+            filled["connection"] = leveret_side.amqp.connection_of_owner()
         user = f"{role}:{PASSWORD}"
         asked = leveret_side.api.ask(row.method, row.path(filled), user, body=row.body)
         found[role] = asked.status if asked.status >= 300 else OK
@@ -108,7 +111,7 @@ def test_rabbitmq_permits_the_same_over_http(row, rabbitmq_http):
     found, wanted = {}, {}
     for role in ROLES:
         names = next(rabbitmq_http.amqp.names)
-        rabbitmq_http.prepare(names)
+        rabbitmq_http.prepare(row, names)
         found[role] = rabbitmq_http.attempt(role, row, names)
         refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
         wanted[role] = REFUSED if refused else OK
@@ -138,7 +141,7 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
 
 
 def test_nobody_does_anything_over_http_without_a_login(leveret_side):
-    filled = dict.fromkeys(("queue", "new", "query", "group"), "x")
+    filled = http_table.names_in(next(leveret_side.amqp.names))
     for user in (None, "nobody:secret", "owner:wrong"):
         for row in http_table.ROWS:
             asked = leveret_side.api.ask(row.method, row.path(filled), user, body=row.body)
