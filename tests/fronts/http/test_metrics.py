@@ -185,6 +185,28 @@ def test_groups_are_summed_and_shown_one_by_one(api, orders, join):
     assert single.of("leveret_group_members", **named) == 1
 
 
+def test_a_spark_query_is_shown_with_its_leases_and_its_last_batch(api, leveret_clock, used):
+    core = api.broker.server.broker
+
+    def lease() -> None:
+        api.broker.server.turns.begin()
+        leases = core.vhosts["/"].queues["q"].queries()
+        query = leases.open("nightly", user=core.accounts.users["guest"], timeout_us=0)
+        leases.next(query, 0, max_messages=1)
+        leases.next(query, 1, max_messages=1)
+        leases.settle(query, 1)
+
+    api.broker.call(lease)
+    named = {"vhost": "/", "queue": "q", "query": "nightly"}
+    page, single = scrape(api), scrape(api, "/metrics/per-object")
+    assert (page["leveret_queries"], page["leveret_query_messages_leased"]) == (1, 1)
+    assert single.of("leveret_query_leases", **named) == 1
+    assert single.of("leveret_query_batch", **named) == 1
+    seen_s = single.of("leveret_query_last_request_timestamp_seconds", **named)
+    assert seen_s == leveret_clock() // 1_000_000
+    assert "leveret_query_batch" not in page.names
+
+
 def test_an_alarm_is_shown(api):
     assert scrape(api)["rabbitmq_alarms_memory_used_watermark"] == 0
     api.broker.set_alarm("memory", on=True)
@@ -323,6 +345,17 @@ def test_a_queue_that_is_deleted_during_a_walk_counts_once(api, used):
 
     assert api.broker.call(walked) == (5, 0)
     assert scrape(api)["rabbitmq_queue_messages_published_total"] == 5
+
+
+def test_a_connection_that_ends_during_a_walk_is_not_shown(api, channel):
+    with pika.BlockingConnection(pika.URLParameters(api.broker.url)):
+        walk = api.broker.call(lambda: views.connection_rows(api.broker.server.broker))
+        first = api.broker.call(lambda: next(walk))
+    core = api.broker.server.broker
+    api.broker.wait_until(lambda: len(core.sessions) == 1, "the connection is gone")
+    assert api.broker.call(lambda: [row.names for row in walk]) == []
+    (left,) = api.broker.call(lambda: [session.name for session in core.sessions])
+    assert first.names == (left,)
 
 
 def test_objects_are_read_in_pieces_between_which_the_loop_runs(api):

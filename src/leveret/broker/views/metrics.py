@@ -216,7 +216,8 @@ def channel_rows(broker: Broker) -> Iterator[Row[ChannelFigures]]:
 
 
 def connection_rows(broker: Broker) -> Iterator[Row[ConnectionFigures]]:
-    return (_connection(session) for session in list(running(broker)))
+    sessions = list(running(broker))
+    return (_connection(session) for session in sessions if session in broker.sessions)
 
 
 def exchange_rows(broker: Broker, vhosts: Collection[str] | None = None) -> Walk[ExchangeFigures]:
