@@ -26,9 +26,10 @@ def test_how_late_an_action_runs_is_observed() -> None:
     lateness_us = Histogram([0, 10])
     timers = Timers(lateness_us)
     for key, due in (("a", 10), ("b", 25), ("moved", 1), ("cancelled", 2)):
-        timers.set(key, due, lambda: None)
-    timers.set("moved", 50, lambda: None)
-    timers.cancel("cancelled")
+        timers.set(("queue", key), due, lambda: None)
+    timers.set("a sweep", 3, lambda: None)
+    timers.set(("queue", "moved"), 50, lambda: None)
+    timers.cancel(("queue", "cancelled"))
     timers.run(25)
     assert lateness_us.view() == ((0, 10), (1, 0, 1), 15)
 

@@ -145,3 +145,8 @@ class BrokerCounters(Counters):
     deleted_queues: dict[str, Counters] = field(default_factory=dict)
     """The sums of the counters of queues that were deleted, by type of queue."""
     deleted_exchanges: Counters = field(default_factory=Counters)
+
+    def queue_deleted(self, queue_type: str, counters: Counters) -> None:
+        """Keep what a queue has counted, so that sums over all queues never go down."""
+        self.churn.queues_deleted += 1
+        self.deleted_queues.setdefault(queue_type, Counters()).take_over(counters)

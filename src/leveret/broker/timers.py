@@ -20,7 +20,7 @@ class Timers:
     """`timers.set((queue, "expiry"), due_us, queue.expire)`; later `timers.run(now_us)`."""
 
     def __init__(self, lateness_us: Histogram | None = None) -> None:
-        """`lateness_us` observes how late actions run."""
+        """`lateness_us` observes how late actions run whose key is a tuple, such as (queue, "expiry")."""
         self._lateness_us = lateness_us
         self._heap: list[tuple[int, int, Hashable]] = []
         self._set: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
@@ -58,7 +58,8 @@ class Timers:
         while heap and heap[0][0] <= now_us:
             entry = heappop(heap)
             if not self._is_stale(entry):
-                if self._lateness_us is not None:
+                # Keys of other types belong to work that is cut into slices, and to logins.
+                if self._lateness_us is not None and isinstance(entry[2], tuple):
                     self._lateness_us.observe(now_us - entry[0])
                 due.append(self._set.pop(entry[2])[2])
         for action in due:

@@ -14,7 +14,6 @@ from leveret.broker import auxiliary_logs
 from leveret.broker.auxiliary_logs import SideLogs
 from leveret.broker.canonical import Value
 from leveret.broker.core import DefiningCore
-from leveret.broker.counters import Counters
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.exchanges.exchange import Bound, Exchange
@@ -190,9 +189,7 @@ class VirtualHost(Topology):
         self.plain_queues.pop(queue.name, None)
         del self.queues[queue.name]
         self.version += 1
-        totals = self.broker.counters
-        totals.churn.queues_deleted += 1
-        totals.deleted_queues.setdefault(queue.settings.queue_type, Counters()).take_over(queue.counters)
+        self.broker.counters.queue_deleted(queue.settings.queue_type, queue.counters)
         changes = self._remove_bindings_to(queue)
         if queue.durable and queue.owner is None:
             changes.append(Change(self._queue_row(queue), removed=True))

@@ -342,8 +342,14 @@ FAMILIES: Final = {
 }
 """Metrics of objects, by the name of their family: RabbitMQ's, or ours."""
 
-NOT_SUMMED: Final = frozenset(("leveret_query_batch", "leveret_query_last_request_timestamp_seconds"))
-"""Metrics that are of one object only: a sum would mean nothing."""
+NOT_SUMMED: Final = frozenset(
+    (
+        "leveret_query_batch",
+        "leveret_query_last_request_timestamp_seconds",
+        "leveret_group_settlements_stale_total",
+    )
+)
+"""Metrics of one object whose sum means nothing, or has another name: `leveret_settlements_stale_total`."""
 MAXIMA: Final = (
     Metric("leveret_queue_span_max", GAUGE, "queue.span", "Largest span of a queue"),
     Metric("leveret_queue_holes_max", GAUGE, "queue.holes", "Largest number of holes of a queue"),
