@@ -14,6 +14,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Final, TypeAlias
 
 from starlette.applications import Starlette
@@ -126,7 +127,8 @@ class Metrics:
         if "vhost_status" in names:
             yield self._vhosts(vhosts)
         for name in [name for name in tables.OF_EXCHANGES if name in names]:
-            yield self._exchanges(tables.OF_EXCHANGES[name], vhosts)
+            async for text in self._exchanges(tables.OF_EXCHANGES[name], vhosts):
+                yield text
         if "connection_churn_metrics" in names:
             yield _table(tables.CHURN, totals(self._broker).churn, detailed=True)
         if "auth_attempt_metrics" in names:
@@ -140,16 +142,15 @@ class Metrics:
         lines = (sample(tables.VHOST_STATUS.name, 1, labels(("vhost",), (name,))) for name in names)
         return _head(tables.VHOST_STATUS) + "".join(lines)
 
-    def _exchanges(self, metric: Metric, vhosts: Collection[str] | None) -> str:
-        lines = (
-            sample(
-                metric.name,
-                each.bindings if metric.field else 1,
-                labels(("vhost", "exchange", "type"), each[:3]),
-            )
-            for each in views.public_exchanges(self._broker, vhosts)
-        )
-        return _head(metric) + "".join(lines)
+    async def _exchanges(self, metric: Metric, vhosts: Collection[str] | None) -> AsyncIterator[str]:
+        yield _head(metric)
+        exchanges = views.public_exchanges(self._broker, vhosts)
+        for start in range(0, len(exchanges), _LABELS):
+            piece = exchanges[start : start + _LABELS]
+            counts = [each.bindings if metric.field else 1 for each in piece]
+            shown = [labels(("vhost", "exchange", "type"), each[:3]) for each in piece]
+            yield "".join(map(sample, repeat(metric.name), counts, shown))
+            await pause()
 
     # the whole broker
 
