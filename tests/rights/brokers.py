@@ -214,9 +214,11 @@ class RabbitMQHttp:
         return self._connections.pop() if closed else self._connections[-1]
 
     def prepare(self, row: http_table.Row, names: Names) -> None:
-        """Make the queue, or the user, that the row names: each policy slows down the next queue."""
-        if "{queue}" in row.fills:
+        """Make what the row names, and no more: each policy slows down the next queue."""
+        if any(kind in row.route for kind in ("queues", "exchanges", "bindings")):
             self.amqp.root.queue_declare(names.queue, durable=True)
+            self.amqp.root.exchange_declare(names.exchange, "direct")
+            self.amqp.root.queue_bind(names.queue, names.exchange, "k")
         if "{query}" not in row.fills:
             return
         user = f"/api/users/{names.query}"
@@ -231,7 +233,7 @@ class RabbitMQHttp:
             assert self._ask("PUT", f"/api/{kind}/{vhost}/{names.query}", "guest:guest", policy) < 300
 
     def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
-        filled = http_table.names_in(names, self._node.port)
+        filled = names.in_paths | {"port": str(self._node.port)}
         filled["node"] = self._node.variables["RABBITMQ_NODENAME"]
         if "{connection}" in row.fills:
             filled["connection"] = self.connection(closed=row.method == "DELETE")

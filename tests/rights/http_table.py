@@ -1,9 +1,9 @@
 """What every route of the HTTP API needs. All but `/health` need a login, and all but that a tag.
 
-Before a request there are the queue `{queue}`, the topic `{new}t` of one partition, the owner's query
-`{query}` over the queue and the owner's group `{group}` on the stream `plain-s`. `{connection}` is the name
-of a connection of the owner with one channel, which may be closed, `{port}` a port of the broker, and
-`{node}` the node's name.
+Before a request there are the queue `{queue}`, the exchange `{exchange}` to which the queue is bound with the
+key `k`, the topic `{new}t` of one partition, the owner's query `{query}` over the queue and the owner's group
+`{group}` on the stream `plain-s`. `{connection}` is the name of a connection of the owner with one channel,
+which may be closed, `{port}` a port of the broker, and `{node}` the node's name.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Row:
     """What stands for the last name of the path; `{group}` and the like are names of this attempt."""
     is_open: bool = False
     """Whether no login is needed."""
+    refused: int = 401
+    """The status without a permission for a queue or an exchange."""
 
     @property
     def is_ours(self) -> bool:
@@ -45,22 +47,34 @@ class Row:
         return f"{self.method} {self.route} {self.fills}".strip()
 
     def path(self, names: dict[str, str], vhost: str = "/") -> str:
+        own = {"source": names["exchange"], "destination": names["queue"], "username": names["query"]}
+        parts = {**_PARTS, **own, **names}
         filled = self.route.replace("{vhost}", quote(vhost, safe=""))
         for name in ("{name}", "{group}"):
-            filled = filled.replace(name, quote(self.fills.format(**names), safe="%"))
-        return filled.format(**names) + self.more
+            filled = filled.replace(name, quote(self.fills.format(**parts), safe="%"))
+        return filled.format(**parts) + self.more
 
 
-def names_in(names: Any, port: int = 1) -> dict[str, str]:
-    """Return what stands for the names in paths."""
-    found = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
-    fixed = {"within": "1", "unit": "days", "protocol": "amqp", "node": "-", "connection": "-"}
-    return {**found, **fixed, "port": str(port), "username": names.query}
-
+_PARTS: Final = {
+    "kind": "q",
+    "properties_key": "k",
+    "within": "1",
+    "unit": "days",
+    "protocol": "amqp",
+    "port": "1",
+    "node": "-",
+    "connection": "-",
+}
+"""What stands for other parts of paths."""
 
 _READ: Final = (ENTER, "read queue {queue}")
 _GROUP: Final = (ENTER, "read queue plain-s", "operate group {group}")
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
+_EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
+_BINDINGS: Final = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
+_BIND: Final = (ENTER, "write queue {queue}", "read exchange {exchange}")
+_GET: Final = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+_MESSAGE: Final = {"routing_key": "k", "properties": {}, "payload": "x", "payload_encoding": "string"}
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
 _CONNECTION: Final = "/api/connections/{name}"
@@ -123,8 +137,36 @@ ROWS: Final = (
     Row("GET", "/api/queues"),
     Row("GET", "/api/queues/{vhost}", (ENTER,)),
     Row("GET", _QUEUE, (ENTER,), fills="{queue}"),
+    Row("PUT", _QUEUE, (ENTER, "configure queue {new}"), {}, fills="{new}"),
+    Row("DELETE", _QUEUE, (ENTER, "configure queue {queue}"), fills="{queue}"),
+    Row("GET", f"{_QUEUE}/bindings", (ENTER,), fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/contents", _READ, fills="{queue}"),
+    Row("POST", f"{_QUEUE}/get", _READ, _GET, fills="{queue}"),
+    Row("POST", f"{_QUEUE}/actions", (ADMINISTRATOR,), {"action": "sync"}, fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
+    # exchanges
+    Row("GET", "/api/exchanges"),
+    Row("GET", "/api/exchanges/{vhost}", (ENTER,)),
+    Row("GET", _EXCHANGE, (ENTER,), fills="{exchange}"),
+    Row("PUT", _EXCHANGE, (ENTER, "configure exchange {new}"), {"type": "direct"}, fills="{new}"),
+    Row("DELETE", _EXCHANGE, (ENTER, "configure exchange {exchange}"), fills="{exchange}"),
+    Row("GET", f"{_EXCHANGE}/bindings/source", (ENTER,), fills="{exchange}"),
+    Row("GET", f"{_EXCHANGE}/bindings/destination", (ENTER,), fills="{exchange}"),
+    Row(
+        "POST",
+        f"{_EXCHANGE}/publish",
+        (ENTER, "write exchange {exchange}"),
+        _MESSAGE,
+        fills="{exchange}",
+        refused=400,
+    ),
+    # bindings
+    Row("GET", "/api/bindings"),
+    Row("GET", "/api/bindings/{vhost}", (ENTER,)),
+    Row("GET", _BINDINGS, (ENTER,)),
+    Row("POST", _BINDINGS, _BIND, {"routing_key": "other"}),
+    Row("GET", f"{_BINDINGS}/{{properties_key}}", (ENTER,)),
+    Row("DELETE", f"{_BINDINGS}/{{properties_key}}", _BIND),
     # topics
     Row("GET", "/api/topics"),
     Row("GET", "/api/topics/{vhost}", (ENTER,)),

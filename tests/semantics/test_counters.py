@@ -15,7 +15,7 @@ from tests.semantics.grouping import Joined
 
 
 class Counted:
-    """`counted.queue("q")` are the figures of a queue that are not zero, without bytes and copies."""
+    """`counted.queue("q")` are the figures of a queue that are not zero, but bytes, packets and copies."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

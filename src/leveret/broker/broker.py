@@ -84,6 +84,7 @@ class Broker:
         rows: Iterable[Row] = (),
         definitions_lost: bool = False,
         name: str = "leveret",
+        node: str = "leveret@localhost",
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         listener: Listener | None = None,
         hasher: Hasher = hash_at_once,
@@ -96,6 +97,8 @@ class Broker:
         self.store = store
         self.limits = limits
         self.name = self.first_name = name
+        self.node = node
+        """The name of this process in RabbitMQ's form."""
         self.token = token
         self.observations = Observations()
         self.timers = Timers(self.observations.timer_lateness_us)

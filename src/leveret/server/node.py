@@ -14,13 +14,11 @@ import gc
 import os
 import resource
 import shutil
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from leveret.broker.product import NAME
 from leveret.fronts.http.node_facts import CertificateFacts, Figures, ListenerFacts, NodeFacts
 from leveret.server.alarms import MachineMeasure
 from leveret.server.certificates import certificates_in
@@ -47,7 +45,6 @@ class Node:
         self._config_files = config_files
         self._log_file = log_file
         self._started_s = time.monotonic()
-        self.name = f"{NAME.lower()}@{socket.gethostname()}"
         self.http: Sequence[HttpListener] = ()
         """The listeners of the HTTP API."""
         self._past = server.broker.sampler.add(Figures._fields, self._figures)
@@ -57,7 +54,6 @@ class Node:
         machine = measure if isinstance(measure, MachineMeasure) else None
         processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         return NodeFacts(
-            name=self.name,
             os_pid=os.getpid(),
             uptime_ms=int(1000 * (time.monotonic() - self._started_s)),
             processors=os.cpu_count() or 0,

@@ -17,12 +17,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from socket import gethostname
 from typing import Protocol
 
 from leveret.broker.access.administration import unusable_patterns
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
+from leveret.broker.product import NAME
 from leveret.broker.sessions.channel import Channel
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
@@ -152,6 +154,7 @@ class Server:
                 rows=rows,
                 definitions_lost=self._definitions.is_new and not store.is_new,
                 name=self._name,
+                node=f"{NAME.lower()}@{gethostname()}",
                 limits=self._limits,
                 listener=self,
                 hasher=self._hashing,
@@ -196,6 +199,10 @@ class Server:
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure, self.helpers)
             self._alarms.start()
+        self._watch_time(loop)
+
+    def _watch_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch for steps of the system's clock, and for the lag of the event loop."""
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()

@@ -15,6 +15,7 @@ from pika.exceptions import AMQPConnectionError, AMQPError
 
 from leveret.broker.access.accounts import User
 from leveret.broker.access.passwords import hash_password
+from leveret.broker.canonical import encode
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.queues.arguments import declared_settings
 from leveret.broker.queues.queue import Queue
@@ -122,7 +123,8 @@ class Api:
                 declared=declared_settings(arguments or {}, queue=name, vhost=vhost),
             )
             if count:
-                queue.append([Message(b"", name.encode("utf-8", "surrogateescape"), b"", b"x")] * count)
+                key = name.encode("utf-8", "surrogateescape")
+                queue.append([Message(b"", key, encode({}, 1), b"x")] * count)
             return queue
 
         return self.broker.call(add)

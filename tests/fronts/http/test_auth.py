@@ -48,7 +48,7 @@ def test_a_user_without_a_tag_for_it_is_not_let_in(api):
 
 def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api):
     api.add_queue("q", 1)
-    bob = api.add_user("bob", "administrator")
+    bob = api.add_user("bob", "monitoring")
     assert api.get("/api/queues", bob).json == []
     refused = {"error": "not_authorised", "reason": "User not authorised to access virtual host"}
     for path in ("/api/queues/%2F", "/api/queues/%2F/q", "/api/queues/%2F/nope"):
@@ -57,6 +57,18 @@ def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api):
     assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).json == refused
     assert api.broker.depth("q") == 1
     assert api.get("/api/queues/nope", bob).status == 404
+
+
+def test_an_administrator_sees_all_virtual_hosts_but_needs_permissions_to_change_them(api):
+    api.add_queue("q", 1)
+    bob = api.add_user("bob", "administrator")
+    assert [queue["name"] for queue in api.get("/api/queues", bob).json] == ["q"]
+    assert api.get("/api/queues/%2F/q", bob).status == 200
+    refused = {"error": "not_authorised", "reason": "Access refused."}
+    assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).json == refused
+    message = {"properties": {}, "routing_key": "q", "payload": "", "payload_encoding": "string"}
+    assert api.ask("POST", "/api/exchanges/%2F/amq.default/publish", bob, body=message).json == refused
+    assert api.broker.depth("q") == 1
 
 
 def test_guest_is_let_in_from_loopback_only(api):

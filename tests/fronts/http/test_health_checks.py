@@ -22,8 +22,8 @@ def test_alarms_are_named_with_their_resource(api, path, where):
         "status": "failed",
         "reason": f"There are alarms in effect {where}",
         "alarms": [
-            {"node": api.node.name, "resource": "memory"},
-            {"node": api.node.name, "resource": "disk"},
+            {"node": api.broker.server.broker.node, "resource": "memory"},
+            {"node": api.broker.server.broker.node, "resource": "disk"},
         ],
     }
 

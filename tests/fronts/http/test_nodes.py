@@ -7,8 +7,12 @@ import pytest
 
 def test_a_node_tells_about_process_and_machine(api, channel):
     (node,) = api.get("/api/nodes").json
-    assert api.get(f"/api/nodes/{api.node.name}").json.keys() == node.keys()
-    assert (node["name"], node["os_pid"], node["running"]) == (api.node.name, str(os.getpid()), True)
+    assert api.get(f"/api/nodes/{api.broker.server.broker.node}").json.keys() == node.keys()
+    assert (node["name"], node["os_pid"], node["running"]) == (
+        api.broker.server.broker.node,
+        str(os.getpid()),
+        True,
+    )
     assert node["mem_used"] > 1_000_000
     assert node["fd_used"] >= node["sockets_used"] >= 2
     assert node["fd_total"] >= node["sockets_total"] > 0
@@ -34,13 +38,13 @@ def test_alarms_are_those_of_the_broker(api):
 
 
 def test_memory_is_shown_by_who_uses_it(api):
-    memory = api.get(f"/api/nodes/{api.node.name}/memory").json["memory"]
+    memory = api.get(f"/api/nodes/{api.broker.server.broker.node}/memory").json["memory"]
     parts = sum(value for value in memory.values() if isinstance(value, int))
     assert parts == memory["total"]["rss"] > 1_000_000
-    relative = api.get(f"/api/nodes/{api.node.name}/memory/relative").json["memory"]
+    relative = api.get(f"/api/nodes/{api.broker.server.broker.node}/memory/relative").json["memory"]
     assert relative["total"] == 100
     assert relative["other_system"] > 50
-    assert "memory" in api.get(f"/api/nodes/{api.node.name}?memory=true").json
+    assert "memory" in api.get(f"/api/nodes/{api.broker.server.broker.node}?memory=true").json
 
 
 @pytest.mark.parametrize("path", ["nodes/nope", "nodes/nope/memory", "auth/attempts/nope"])
@@ -74,7 +78,9 @@ def test_a_cluster_name_is_a_text(api, body, reason):
 
 def test_logins_are_counted_by_protocol(api, channel):
     api.get("/api/whoami", "guest:wrong")
-    attempts = {each["protocol"]: each for each in api.get(f"/api/auth/attempts/{api.node.name}").json}
+    attempts = {
+        each["protocol"]: each for each in api.get(f"/api/auth/attempts/{api.broker.server.broker.node}").json
+    }
     assert attempts["amqp091"] == {
         "protocol": "amqp091",
         "auth_attempts": 1,
@@ -82,11 +88,11 @@ def test_logins_are_counted_by_protocol(api, channel):
         "auth_attempts_succeeded": 1,
     }
     assert (attempts["http"]["auth_attempts_failed"], attempts["http"]["auth_attempts_succeeded"]) == (1, 1)
-    assert api.ask("DELETE", f"/api/auth/attempts/{api.node.name}").status == 204
-    (left,) = api.get(f"/api/auth/attempts/{api.node.name}").json
+    assert api.ask("DELETE", f"/api/auth/attempts/{api.broker.server.broker.node}").status == 204
+    (left,) = api.get(f"/api/auth/attempts/{api.broker.server.broker.node}").json
     assert (left["protocol"], left["auth_attempts"]) == ("http", 1)
-    assert api.get(f"/api/auth/attempts/{api.node.name}/source").json == []
-    assert api.ask("DELETE", f"/api/auth/attempts/{api.node.name}/source").status == 204
+    assert api.get(f"/api/auth/attempts/{api.broker.server.broker.node}/source").json == []
+    assert api.ask("DELETE", f"/api/auth/attempts/{api.broker.server.broker.node}/source").status == 204
 
 
 def test_flags_of_rabbitmq_are_enabled_and_there_are_no_extensions(api):
@@ -97,6 +103,13 @@ def test_flags_of_rabbitmq_are_enabled_and_there_are_no_extensions(api):
 
 @pytest.mark.parametrize("path", ["nodes", "nodes/{node}", "nodes/{node}/memory", "auth/attempts/{node}"])
 def test_only_who_may_monitor_sees_the_node(api, path):
-    refused = api.get(f"/api/{path.format(node=api.node.name)}", api.add_user("ann", "policymaker", "/"))
+    refused = api.get(
+        f"/api/{path.format(node=api.broker.server.broker.node)}", api.add_user("ann", "policymaker", "/")
+    )
     assert (refused.status, refused.json["reason"]) == (401, "Not monitor user")
-    assert api.get(f"/api/{path.format(node=api.node.name)}", api.add_user("bob", "monitoring")).status == 200
+    assert (
+        api.get(
+            f"/api/{path.format(node=api.broker.server.broker.node)}", api.add_user("bob", "monitoring")
+        ).status
+        == 200
+    )

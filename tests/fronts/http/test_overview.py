@@ -10,7 +10,7 @@ def test_it_says_what_it_is_and_with_which_rabbitmq_it_agrees(api):
     assert overview["rabbitmq_version"] == "3.10.8"
     assert overview["rates_mode"] == "basic"
     assert overview["exchange_types"][1]["name"] == "fanout"
-    assert overview["node"] == api.node.name
+    assert overview["node"] == api.broker.server.broker.node
     assert ("amqp", api.broker.port) in [(each["protocol"], each["port"]) for each in overview["listeners"]]
     assert overview["contexts"][0]["port"] == str(api.listener.port)
 

@@ -29,6 +29,7 @@ class Owner(Protocol):
     """The session that owns an exclusive queue."""
 
     name: str
+    addresses: str
 
 
 class Host(Protocol):

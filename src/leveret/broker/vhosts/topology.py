@@ -89,6 +89,10 @@ class Topology:
     def describe(self, exchange: Exchange) -> str:
         return f"exchange '{exchange.name}' in vhost '{self.name}'"
 
+    def sources_of(self, destination: Bound) -> list[Exchange]:
+        """Return the exchanges to which a queue or an exchange is bound, besides the default exchange."""
+        return list(self._bound_to.get(destination, ()))
+
     # routing
 
     def route(self, exchange: Exchange, key: str, properties: Mapping[str, Value]) -> list[Destination]:

@@ -16,13 +16,13 @@ from leveret.broker.groups.group import Group
 from leveret.broker.queues import direct_replies
 from leveret.broker.queues.consumer import NO_ARGUMENTS
 from leveret.broker.queues.deliverer import Deliverer
+from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import PeerView
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, View, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queues.consumer import Consumer
-    from leveret.broker.sessions.channel import Channel
     from leveret.broker.sessions.session import Session
 
 
@@ -166,6 +166,13 @@ def counters_of(session: Session[Channel]) -> Counters:
     for channel in session.channels:
         sums.take_over(channel.counters)
     return sums
+
+
+def consumer_view(consumer: Consumer) -> ConsumerView:
+    """Return the view of a consumer, a reader's consumer or a member of a group."""
+    channel = consumer.channel
+    assert isinstance(channel, Channel)
+    return _consumer(channel, consumer)
 
 
 def _page_of_parts(

@@ -27,12 +27,15 @@ from starlette.routing import Route
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.fronts.http.auth import log_in
+from leveret.fronts.http.bindings import Bindings
 from leveret.fronts.http.connections import Connections
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
+from leveret.fronts.http.exchanges import Exchanges
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.health_checks import HealthChecks
+from leveret.fronts.http.messages import PUBLISH_BYTES_MAX, Messages
 from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.nodes import Nodes
@@ -40,7 +43,7 @@ from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
-from leveret.fronts.http.request_bodies import Body, body_of
+from leveret.fronts.http.request_bodies import BYTES_MAX, Body, body_of
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 
@@ -58,7 +61,7 @@ def create_app(
     `node` returns the facts that only the server knows.
     """
     durability = Durability(broker, changed=changed)
-    queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
+    topics = Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
 
     async def login(request: Request) -> User:
@@ -67,21 +70,17 @@ def create_app(
     def private(handler: Handler) -> Endpoint:
         return _private(handler, login)
 
-    def changing(handler: Change) -> Endpoint:
-        return _change(handler, login, durability)
+    def changing(handler: Change, *, bytes_max: int = BYTES_MAX) -> Endpoint:
+        return _change(handler, login, durability, bytes_max=bytes_max)
 
-    one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
-    one_group = "/api/groups/{vhost}/{group}"
+    one_topic, one_group = "/api/topics/{vhost}/{name}", "/api/groups/{vhost}/{group}"
     return Starlette(
         routes=[
             Route("/health", _public(partial(show_health, broker))),
             *_routes_of_metrics(Metrics(broker, node=node), private),
             Route("/api/overview", private(Overview(broker, node=node).show)),
-            Route("/api/queues", private(queues.show_all)),
-            Route("/api/queues/{vhost}", private(queues.show_vhost)),
-            Route(one_queue, private(queues.show)),
-            Route(f"{one_queue}/contents", private(queues.purge), methods=["DELETE"]),
-            Route(f"{one_queue}/queries/{{query}}", private(queues.release), methods=["DELETE"]),
+            *_routes_of_queues(broker, changed, private, changing),
+            *_routes_of_exchanges(broker, changed, private, changing),
             Route("/api/topics", private(topics.show_all)),
             Route("/api/topics/{vhost}", private(topics.show_vhost)),
             _by_method(
@@ -104,7 +103,7 @@ def create_app(
             Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
             Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
-            *_routes_of_connections(Connections(broker, changed=changed, node=node), private, changing),
+            *_routes_of_connections(Connections(broker, changed=changed), private, changing),
             *_routes_of_nodes(Nodes(broker, changed=changed, node=node), private, changing),
             *_routes_of_health_checks(HealthChecks(broker, node=node), private),
             *_routes_of(Users(broker, changed=changed), private, changing),
@@ -114,6 +113,61 @@ def create_app(
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
+
+
+def _routes_of_queues(
+    broker: Broker,
+    changed: Callable[[], None],
+    private: Callable[[Handler], Endpoint],
+    changing: Callable[[Change], Endpoint],
+) -> list[Route]:
+    queues, messages = Queues(broker, changed=changed), Messages(broker, changed=changed)
+    one_queue = "/api/queues/{vhost}/{name}"
+    return [
+        Route("/api/queues", private(queues.show_all)),
+        Route("/api/queues/{vhost}", private(queues.show_vhost)),
+        _by_method(
+            one_queue, GET=private(queues.show), PUT=changing(queues.put), DELETE=changing(queues.delete)
+        ),
+        Route(f"{one_queue}/bindings", private(queues.show_bindings)),
+        Route(f"{one_queue}/contents", private(queues.purge), methods=["DELETE"]),
+        Route(f"{one_queue}/get", changing(messages.get), methods=["POST"]),
+        Route(f"{one_queue}/actions", changing(queues.act), methods=["POST"]),
+        Route(f"{one_queue}/queries/{{query}}", private(queues.release), methods=["DELETE"]),
+    ]
+
+
+def _routes_of_exchanges(
+    broker: Broker,
+    changed: Callable[[], None],
+    private: Callable[[Handler], Endpoint],
+    changing: Callable[..., Endpoint],
+) -> list[Route]:
+    exchanges, bindings = Exchanges(broker, changed=changed), Bindings(broker, changed=changed)
+    publish = changing(Messages(broker, changed=changed).publish, bytes_max=PUBLISH_BYTES_MAX)
+    one_exchange = "/api/exchanges/{vhost}/{name}"
+    between = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
+    return [
+        Route("/api/exchanges", private(exchanges.show_all)),
+        Route("/api/exchanges/{vhost}", private(exchanges.show_vhost)),
+        _by_method(
+            one_exchange,
+            GET=private(exchanges.show),
+            PUT=changing(exchanges.put),
+            DELETE=changing(exchanges.delete),
+        ),
+        Route(f"{one_exchange}/bindings/source", private(exchanges.show_bindings_from)),
+        Route(f"{one_exchange}/bindings/destination", private(exchanges.show_bindings_to)),
+        Route(f"{one_exchange}/publish", publish, methods=["POST"]),
+        Route("/api/bindings", private(bindings.show_all)),
+        Route("/api/bindings/{vhost}", private(bindings.show_vhost)),
+        _by_method(between, GET=private(bindings.show_between), POST=changing(bindings.post)),
+        _by_method(
+            f"{between}/{{properties_key}}",
+            GET=private(bindings.show),
+            DELETE=changing(bindings.delete),
+        ),
+    ]
 
 
 def _routes_of(
@@ -249,11 +303,16 @@ def _private(handler: Handler, login: Login) -> Endpoint:
     return endpoint
 
 
-def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
-    """Return an endpoint that reads the body before the login, and answers when the change is on disk."""
+def _change(handler: Change, login: Login, durability: Durability, *, bytes_max: int) -> Endpoint:
+    """Return an endpoint that reads the body before the login, and answers when the change is on disk.
+
+    A long body is read only from a user who can log in.
+    """
 
     async def endpoint(request: Request) -> Response:
-        body = await body_of(request)
+        if bytes_max > BYTES_MAX:
+            await login(request)
+        body = await body_of(request, bytes_max)
         with _errors_as_problems():
             user = await login(request)
             before = durability.last_change

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leveret.broker.views import connections as views
-from leveret.broker.views.connections import ConsumerView
+from leveret.fronts.http.consumer_rows import describe_consumer, ends_of, peer_of
 from leveret.fronts.http.json_replies import jsonable, text
 from leveret.fronts.http.rates import OF_CHANNEL, Ranges, detailed, message_stats
 
@@ -22,20 +22,19 @@ class ClientRows:
     """`ClientRows("leveret@db1", ranges).connection(session)`."""
 
     def __init__(self, node: str, ranges: Ranges) -> None:
-        self._node = text(node)
+        self._node = node
         self._ranges = ranges
 
     def connection(self, session: Any) -> Row:
         view = views.describe(session)
         peer, counters, rates = view.peer, view.counters, self._ranges.data_rates
         history = counters.history
-        peer_host, peer_port, host, port = ends(view.addresses)
         given_name = peer.properties.get("connection_name")
         name = {"user_provided_name": text(given_name)} if isinstance(given_name, str) else {}
         tls = peer.tls
         return {
             "name": text(view.addresses),
-            "node": self._node,
+            "node": text(self._node),
             "type": "network",
             "protocol": peer.protocol,
             "state": view.state,
@@ -50,10 +49,7 @@ class ClientRows:
             "timeout": peer.heartbeat_s,
             "connected_at": view.since_us // 1000,
             "client_properties": jsonable(peer.properties),
-            "host": host,
-            "port": port,
-            "peer_host": peer_host,
-            "peer_port": peer_port,
+            **ends_of(view.addresses),
             "ssl": tls is not None,
             "ssl_protocol": tls and tls.protocol,
             "ssl_key_exchange": tls and tls.key_exchange,
@@ -73,27 +69,22 @@ class ClientRows:
         """Return the few fields that the list of a user's connections has."""
         return {
             "name": text(session.addresses),
-            "node": self._node,
+            "node": text(self._node),
             "user": text(session.user.name),
             "vhost": text(session.vhost.name),
         }
 
     def channel(self, channel: Any) -> Row:
         view = views.describe_channel(channel)
-        peer_host, peer_port, _, _ = ends(view.addresses)
         row: Row = {
             "name": f"{text(view.addresses)} ({view.number})",
             "number": view.number,
-            "node": self._node,
+            "node": text(self._node),
             "user": text(view.user),
             "user_who_performed_action": text(view.user),
             "vhost": text(view.vhost),
             "state": "running",
-            "connection_details": {
-                "name": text(view.addresses),
-                "peer_host": peer_host,
-                "peer_port": peer_port,
-            },
+            "connection_details": {"name": text(view.addresses), **peer_of(view.addresses)},
             "consumer_count": view.consumers,
             "confirm": view.confirms,
             "transactional": view.transactional,
@@ -120,47 +111,7 @@ class ClientRows:
         consumer = views.describe_consumer(part)
         if consumer is None:
             return None
-        peer_host, peer_port, _, _ = ends(consumer.addresses)
-        group = {} if consumer.group is None else {"group": text(consumer.group)}
-        return {
-            "consumer_tag": text(consumer.tag),
-            "queue": {"name": text(consumer.queue), "vhost": text(consumer.vhost)},
-            **group,
-            "channel_details": {
-                "name": f"{text(consumer.addresses)} ({consumer.channel})",
-                "number": consumer.channel,
-                "connection_name": text(consumer.addresses),
-                "node": self._node,
-                "peer_host": peer_host,
-                "peer_port": peer_port,
-                "user": text(consumer.user),
-            },
-            "ack_required": consumer.acks,
-            "active": consumer.active,
-            "activity_status": _activity(consumer),
-            "exclusive": consumer.exclusive,
-            "prefetch_count": consumer.prefetch,
-            "arguments": jsonable(consumer.arguments),
-        }
-
-
-def _activity(consumer: ConsumerView) -> str:
-    if not consumer.active:
-        return "waiting"
-    return "single_active" if consumer.is_single_active else "up"
-
-
-def ends(addresses: str) -> tuple[str, int, str, int]:
-    """Return host and port of the client and of the broker.
-
-    >>> ends("127.0.0.1:50020 -> 127.0.0.1:5672")
-    ('127.0.0.1', 50020, '127.0.0.1', 5672)
-    """
-    peer, _, own = addresses.partition(" -> ")
-    peer_host, _, peer_port = peer.rpartition(":")
-    host, _, port = own.rpartition(":")
-    numbers = (int(number) if number.isdecimal() else 0 for number in (peer_port, port))
-    return peer_host, next(numbers), host, next(numbers)
+        return describe_consumer(consumer, self._node)
 
 
 def _timestamp(time_us: int) -> str:

@@ -36,7 +36,6 @@ from leveret.fronts.http.auth import check_administrator, enter, is_administrato
 from leveret.fronts.http.client_rows import ClientRows
 from leveret.fronts.http.errors import NotAuthorised, NotFound
 from leveret.fronts.http.listings import Rows, reply_listed, reply_object
-from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.rates import ranges_of
 from leveret.fronts.http.request_bodies import Body
@@ -45,10 +44,9 @@ _CHANNEL: Final = re.compile(r"(.*) \((\d{1,5})\)", re.DOTALL)
 
 
 class Connections:
-    def __init__(self, broker: Broker, *, changed: Callable[[], None], node: Callable[[], NodeFacts]) -> None:
+    def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
         self._broker = broker
         self._changed = changed
-        self._node = node
 
     # connections
 
@@ -165,7 +163,7 @@ class Connections:
         return Selection(vhosts=[enter(self._broker, user, segment(request, "vhost"))])
 
     def _rows(self, request: Request) -> ClientRows:
-        return ClientRows(self._node().name, ranges_of(request, now_us=self._broker.now_us()))
+        return ClientRows(self._broker.node, ranges_of(request, now_us=self._broker.now_us()))
 
 
 def _reason(request: Request) -> str:

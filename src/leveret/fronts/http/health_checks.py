@@ -58,7 +58,7 @@ class HealthChecks:
         alarms = node_view(self._broker).alarms
         if not alarms:
             return _fine()
-        node = text(self._node().name)
+        node = text(self._broker.node)
         return _failed(reason, alarms=[{"node": node, "resource": resource} for resource in alarms])
 
     def check_certificates(self, request: Request, user: User) -> Response:
@@ -73,7 +73,7 @@ class HealthChecks:
         node, until_s = self._node(), time.time() + within * unit_s
         expired = [
             {
-                "node": text(node.name),
+                "node": text(self._broker.node),
                 "protocol": listener.protocol,
                 "interface": listener.address,
                 "port": listener.port,

@@ -203,7 +203,7 @@ class Metrics:
             (RABBITMQ_VERSION, __version__, __version__),
         )
         ours = labels(("version", "python_version"), (__version__, platform.python_version()))
-        names = self._node().name, self._broker.name
+        names = self._broker.node, self._broker.name
         values = (built, labels(("rabbitmq_node", "rabbitmq_cluster"), names), ours)
         return "".join(
             _head(metric) + sample(metric.name, 1, label)

@@ -1,6 +1,6 @@
 """The facts about the process and the machine that only the server knows, as plain data.
 
-    create_app(broker, changed=turns.begin, node=lambda: NodeFacts(name="leveret@db1", os_pid=4711))
+    create_app(broker, changed=turns.begin, node=lambda: NodeFacts(os_pid=4711))
 
 The server makes them anew for each request that shows them (`leveret.server.node`). Without a server the
 defaults say that nothing is known.
@@ -62,7 +62,6 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    name: str = "leveret@localhost"
     os_pid: int = 0
     uptime_ms: int = 0
     processors: int = 0

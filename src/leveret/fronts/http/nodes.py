@@ -102,16 +102,15 @@ class Nodes:
         return reply_object(request, {"memory": {"total": 100, **shares}})
 
     def _named(self, request: Request) -> NodeFacts:
-        node = self._node()
-        if segment(request, "name") != node.name:
+        if segment(request, "name") != self._broker.node:
             raise NotFound
-        return node
+        return self._node()
 
     def _described(self, request: Request) -> dict[str, Any]:
         broker, node = self._broker, self._node()
         view, ranges = node_view(broker), ranges_of(request, now_us=broker.now_us())
         return {
-            "name": text(node.name),
+            "name": text(broker.node),
             "type": "disc",
             "running": True,
             "partitions": [],
@@ -134,7 +133,7 @@ class Nodes:
                 {"name": name, "description": what, "enabled": True} for name, what in _MECHANISMS.items()
             ],
             "applications": _applications(),
-            "contexts": contexts(node, with_node=False),
+            "contexts": contexts(node),
             "log_files": [text(path) for path in node.log_files],
             "db_dir": text(node.db_dir),
             "config_files": [text(path) for path in node.config_files],

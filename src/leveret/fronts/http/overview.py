@@ -92,9 +92,9 @@ class Overview:
         }
         if sees_all:
             node = self._node()
-            content["node"] = text(node.name)
-            content["listeners"] = listeners(node)
-            content["contexts"] = contexts(node, with_node=True)
+            content["node"] = text(broker.node)
+            content["listeners"] = [{"node": text(broker.node), **each} for each in listeners(node)]
+            content["contexts"] = [{"node": text(broker.node), **each} for each in contexts(node)]
             content["nacked"] = {text(reason): count for reason, count in sums.refused.items()}
             content["dead"] = sums.deaths
             content["damaged"] = sums.damaged
@@ -113,11 +113,10 @@ def churn_rates(sums: TotalsView, past: Past | None, ranges: Ranges) -> dict[str
     return rates
 
 
-def contexts(node: NodeFacts, *, with_node: bool) -> list[object]:
+def contexts(node: NodeFacts) -> list[dict[str, object]]:
     """Return the places where this API is served."""
-    where = {"node": text(node.name)} if with_node else {}
     return [
-        {**_CONTEXT, **where, "ip": each.address, "port": str(each.port)}
+        {**_CONTEXT, "ip": each.address, "port": str(each.port)}
         for each in node.listeners
         if each.protocol in ("http", "https")
     ]
@@ -126,7 +125,6 @@ def contexts(node: NodeFacts, *, with_node: bool) -> list[object]:
 def listeners(node: NodeFacts) -> list[dict[str, object]]:
     return [
         {
-            "node": text(node.name),
             "protocol": each.protocol,
             "ip_address": each.address,
             "port": each.port,
