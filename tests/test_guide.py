@@ -77,6 +77,8 @@ RUN_BY = {
 NOT_RUN = {
     "command-line.md json": "what a command prints, or one line of a file",
     "topology.md": "the text of an error",
+    "metrics.md sh": "e2e/test_metrics.py starts a broker with this setting",
+    "metrics.md yaml": "a part of Prometheus' configuration",
     "operations.md sh": "e2e/test_backup.py takes a backup of a running broker",
     "limits.md": "lines of a log; e2e/test_descriptors.py has them",
     "spark.md sh": "needs a cluster; spark/test_cluster.py starts one with these options",

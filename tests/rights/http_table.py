@@ -37,7 +37,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route, or answers it with an internal error."""
-        ours = ("topics", "groups", "queries", "connections/username")
+        ours = ("metrics", "topics", "groups", "queries", "connections/username")
         return any(word in self.route for word in ours) or self.route in (
             "/health",
             "/api/permissions/{vhost}",
@@ -98,6 +98,9 @@ _MAKE_TOPIC: Final = (
 
 ROWS: Final = (
     Row("GET", "/health", is_open=True),
+    Row("GET", "/metrics", (MONITOR,)),
+    Row("GET", "/metrics/per-object", (MONITOR,)),
+    Row("GET", "/metrics/detailed", (MONITOR,)),
     Row("GET", "/api/overview"),
     Row("GET", "/api/whoami"),
     # the node

@@ -115,7 +115,7 @@ def test_confirmed_counts_acks_and_not_nacks(channel: Channel, counted: Counted)
         for _ in range(5):
             channel.publish("q")
     assert channel.confirmed(5) == {"ack": 2, "nack": 3}
-    assert counted.everywhere() == [{"published": 5, "confirmed": 2}] * 3
+    assert counted.everywhere() == [{"published": 5, "expecting_confirms": 5, "confirmed": 2}] * 3
     assert counted.queue() == {"published": 2}
 
 

@@ -23,6 +23,7 @@ from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
+from leveret.broker.observations import Observations
 from leveret.broker.parameters import Component, Parameters
 from leveret.broker.queues.direct_replies import DirectReplies
 from leveret.broker.sampling import Sampler
@@ -99,7 +100,8 @@ class Broker:
         self.node = node
         """The name of this process in RabbitMQ's form."""
         self.token = token
-        self.timers = Timers()
+        self.observations = Observations()
+        self.timers = Timers(self.observations.timer_lateness_us)
         self.accounts = Accounts()
         self.logins = Logins(self, hasher)
         self.pacing: Pacing[Session[Channel]] = Pacing()
@@ -122,7 +124,9 @@ class Broker:
         """Sessions whose fronts have output to be written."""
         self._clock = clock
         self.definitions = Defining(define)
-        self.ledger: Ledger[Any, Runs] = Ledger(store, self.definitions)
+        self.ledger: Ledger[Any, Runs] = Ledger(
+            store, self.definitions, clock=clock, latency_us=self.observations.confirm_latency_us
+        )
         self._listener = listener
         self.sampler = Sampler(self)
         self._appends: dict[Runs, _Appends] = {}
@@ -144,7 +148,7 @@ class Broker:
         return self._clock()
 
     def begin_turn(self) -> None:
-        self.turn_us = self._clock()
+        self.turn_us = self.ledger.turn_us = self._clock()
 
     def tick(self) -> None:
         """Run the timers that are due."""

@@ -5,6 +5,7 @@ The figures, what they count, and the objects that have them:
 
     published            publishes of clients: channel, exchange; all appended messages: queue
     confirmed            publishes that were acked to the publisher: channel
+    expecting_confirms   publishes on channels in confirm mode: channel
     returned             mandatory publishes that were returned to the publisher: channel, exchange
     unroutable           other publishes that no queue took: channel, exchange
     routed               copies of publishes that went to queues: channel, exchange
@@ -32,14 +33,15 @@ copy of counters shares it: `queue.counters.history.rate("acked")`.
 
 A stream counts its readers and groups together. When a channel ends, its counters are added to the
 connection's, and when a connection ends, its counters are added to the broker's. A total is the sum of the
-broker's counters and those of all open connections (`views.overview.totals`). Messages that Spark's queries
-lease are not counted here; `QueryView` shows them.
+broker's counters and those of all open connections (`views.overview.totals`). The counters of deleted queues
+and exchanges are kept in `deleted_queues` and `deleted_exchanges`. Messages that Spark's queries lease are
+not counted here; `QueryView` shows them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 
@@ -52,6 +54,7 @@ class Counters:
 
     published: int = 0
     confirmed: int = 0
+    expecting_confirms: int = 0
     returned: int = 0
     unroutable: int = 0
     routed: int = 0
@@ -94,6 +97,14 @@ values_of: Callable[[Counters], tuple[int, ...]] = attrgetter(*FIGURES)
 """Returns all figures of counters, in the order of `FIGURES`: 0.3 µs."""
 
 
+def sum_of(counters: Iterable[Counters]) -> Counters:
+    """
+    >>> sum_of([Counters(published=2), Counters(published=3)]).published
+    5
+    """
+    return Counters(*map(sum, zip(*map(values_of, counters), strict=True)))
+
+
 @dataclass(slots=True)
 class Churn:
     """Numbers of objects that began and ended since the start; RabbitMQ's management shows rates of them."""
@@ -120,6 +131,8 @@ class BrokerCounters(Counters):
     """Publishes that a queue had already stored, counted once per such queue."""
     stale_acks: int = 0
     """Late settlements by members of groups, which had no effect."""
+    deadline_misses: int = 0
+    """Deliveries that were taken back because the consumer timeout had passed."""
     disk_writes: int = 0
     """Messages appended to logs of durable queues and streams."""
     damaged: int = 0
@@ -129,3 +142,11 @@ class BrokerCounters(Counters):
     churn: Churn = field(default_factory=Churn)
     deaths: Counter[str] = field(default_factory=Counter)
     """Messages that expired, were dropped or were dead-lettered, by reason."""
+    deleted_queues: dict[str, Counters] = field(default_factory=dict)
+    """The sums of the counters of queues that were deleted, by type of queue."""
+    deleted_exchanges: Counters = field(default_factory=Counters)
+
+    def queue_deleted(self, queue_type: str, counters: Counters) -> None:
+        """Keep what a queue has counted, so that sums over all queues never go down."""
+        self.churn.queues_deleted += 1
+        self.deleted_queues.setdefault(queue_type, Counters()).take_over(counters)

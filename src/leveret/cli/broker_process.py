@@ -19,6 +19,7 @@ from pathlib import Path
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
+from leveret.fronts.http.metrics import create_metrics_app
 from leveret.server import logs
 from leveret.server.alarms import MachineMeasure
 from leveret.server.configuration import Configuration, ConfigurationError
@@ -54,7 +55,7 @@ async def serve(
     descriptors = Descriptors()
     directory = Path(configuration["data.directory"])
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
-    host, http_port = configuration["listeners.host"], configuration.port("http_port")
+    host = configuration["listeners.host"]
     tls = None if configuration.tls is None else CurrentTls(configuration.tls)
     server = Server(
         OsFiles(str(directory)),
@@ -80,16 +81,7 @@ async def serve(
         config_files=lambda: reload.configuration.files,
         log_file=lambda: str(reload.configuration["log.file"]),
     )
-    app = create_app(server.broker, changed=server.turns.begin, node=node.facts)
-    limits = configuration.http_limits
-    http = (
-        []
-        if http_port == OFF
-        else [HttpListener(app, host, http_port, limits=limits, descriptors=descriptors)]
-    )
-    if tls is not None and (port := tls.settings.http_port) != OFF:
-        http.append(HttpListener(app, host, port, tls=tls, limits=limits, descriptors=descriptors))
-    node.http = http
+    node.http = http = _http_listeners(configuration, server, node, tls=tls, descriptors=descriptors)
     try:
         for listener in http:
             await listener.start()
@@ -112,6 +104,30 @@ async def serve(
             await listener.stop()
         await server.stop()
     return server.failure is not None
+
+
+def _http_listeners(
+    configuration: Configuration,
+    server: Server,
+    node: Node,
+    *,
+    tls: CurrentTls | None,
+    descriptors: Descriptors,
+) -> list[HttpListener]:
+    """Return the listeners for metrics, HTTP and HTTPS, without those that are off."""
+    app = create_app(server.broker, changed=server.turns.begin, node=node.facts)
+    metrics = create_metrics_app(server.broker, node=node.facts)
+    ports = (
+        (metrics, configuration.port("metrics_port"), None),
+        (app, configuration.port("http_port"), None),
+        (app, OFF if tls is None else tls.settings.http_port, tls),
+    )
+    host, limits = configuration["listeners.host"], configuration.http_limits
+    return [
+        HttpListener(served, host, port, tls=context, limits=limits, descriptors=descriptors)
+        for served, port, context in ports
+        if port != OFF
+    ]
 
 
 def _measure(configuration: Configuration) -> MachineMeasure:

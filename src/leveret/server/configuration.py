@@ -29,7 +29,7 @@ from leveret.storage.store import Options
 DEFAULT: Final = "default"
 _HEADER: Final = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
 _KEY: Final = re.compile(r"\s*([\w.-]+)\s*=")
-_LISTENERS: Final = ("amqp_port", "http_port", "flight_port", "amqps_port", "https_port")
+_LISTENERS: Final = ("amqp_port", "http_port", "flight_port", "amqps_port", "https_port", "metrics_port")
 _TLS_LISTENERS: Final = ("amqps_port", "https_port")
 _LOGIN_FIELDS: Final = {
     "login_delay_max_ms": "logins.delay_max_ms",
@@ -71,9 +71,10 @@ class Configuration:
         With a free port for AMQP (0), listeners whose port is not chosen get a free one too.
         """
         name = f"listeners.{listener}"
-        if self.origin(name) == DEFAULT and self["listeners.amqp_port"] == 0:
+        port = int(self[name])
+        if port != OFF and self.origin(name) == DEFAULT and self["listeners.amqp_port"] == 0:
             return 0
-        return int(self[name])
+        return port
 
     @property
     def tls(self) -> TlsSettings | None:

@@ -34,6 +34,7 @@ from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
 from leveret.server.hashing import HashThreads
 from leveret.server.listening_sockets import bind_host
+from leveret.server.loop_lag import LoopLag
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, CurrentTls
@@ -107,6 +108,7 @@ class Server:
         self._port = port
         self._clock = SteadyClock() if clock is None else clock
         self._steps: StepWatch | None = None
+        self._lag: LoopLag | None = None
         self._options = options
         self._limits = limits
         self._name = name
@@ -197,9 +199,15 @@ class Server:
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure, self.helpers)
             self._alarms.start()
+        self._watch_time(loop)
+
+    def _watch_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch for steps of the system's clock, and for the lag of the event loop."""
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+        self._lag = LoopLag(self.broker.observations.loop_lag_us, loop)
+        self._lag.start()
 
     @property
     def measure(self) -> Measure | None:
@@ -333,6 +341,8 @@ class Server:
             listener.close()
         if self._steps is not None:
             self._steps.stop()
+        if self._lag is not None:
+            self._lag.stop()
         return bool(listeners)
 
     async def _say_goodbye(self) -> None:

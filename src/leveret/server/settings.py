@@ -82,6 +82,7 @@ SETTINGS: Final = (
     _port("flight_port", 8815, "Port for Arrow Flight, which Spark uses (needs the extra `spark`)"),
     _port("amqps_port", 5671, "Port for AMQP over TLS, with `tls.certificate`"),
     _port("https_port", 15_671, "Port for HTTPS, with `tls.certificate`"),
+    _port("metrics_port", -1, "Port for metrics without a login, for Prometheus; RabbitMQ's is 15692"),
     Setting(
         "tls.certificate", "", "Certificate chain (PEM). With it Flight speaks TLS only.", is_reloaded=True
     ),

@@ -88,6 +88,7 @@ class VirtualHost(Topology):
             self._unregister(exchange, binding.destination, all_bindings=True)
             changes += self._binding_changes(exchange, *binding, removed=True)
         del self.exchanges[exchange.name]
+        self.broker.counters.deleted_exchanges.take_over(exchange.counters)
         if exchange.durable:
             changes.append(Change(ExchangeRow(self.name, exchange.name, exchange.type), removed=True))
         changes += self._remove_bindings_to(exchange)
@@ -188,7 +189,7 @@ class VirtualHost(Topology):
         self.plain_queues.pop(queue.name, None)
         del self.queues[queue.name]
         self.version += 1
-        self.broker.counters.churn.queues_deleted += 1
+        self.broker.counters.queue_deleted(queue.settings.queue_type, queue.counters)
         changes = self._remove_bindings_to(queue)
         if queue.durable and queue.owner is None:
             changes.append(Change(self._queue_row(queue), removed=True))

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from leveret.broker.vhosts.destination import Destination
 
 
+LOOP_RETURNS: Final = 3
+"""A message that was requeued more often is in a redelivery loop: the toolkit's detector begins there."""
+
+
 class QueryView(NamedTuple):
     """A Spark query over a queue, with its leases."""
 

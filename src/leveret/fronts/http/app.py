@@ -37,6 +37,7 @@ from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.health_checks import HealthChecks
 from leveret.fronts.http.messages import PUBLISH_BYTES_MAX, Messages
+from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.nodes import Nodes
 from leveret.fronts.http.overview import Overview
@@ -77,6 +78,7 @@ def create_app(
     return Starlette(
         routes=[
             Route("/health", _public(partial(show_health, broker))),
+            *_routes_of_metrics(Metrics(broker, node=node), private),
             Route("/api/overview", private(Overview(broker, node=node).show)),
             *_routes_of_queues(broker, changed, private, changing),
             *_routes_of_exchanges(broker, changed, private, changing),
@@ -190,6 +192,14 @@ def _routes_of(
             PUT=changing(users.permit),
             DELETE=changing(users.forbid),
         ),
+    ]
+
+
+def _routes_of_metrics(metrics: Metrics, private: Callable[[Handler], Endpoint]) -> list[Route]:
+    return [
+        Route("/metrics", private(metrics.show_sums)),
+        Route("/metrics/per-object", private(metrics.show_objects)),
+        Route("/metrics/detailed", private(metrics.show_detailed)),
     ]
 
 
