@@ -102,15 +102,21 @@ class Server:
 
 
 class RabbitMQ(Server):
-    """Debian's rabbitmq-server, without plugins."""
+    """Debian's rabbitmq-server, without plugins or, for its HTTP API, with the management plugin."""
 
     name = "rabbitmq"
     script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
+    def __init__(self, *, management: bool = False) -> None:
+        super().__init__()
+        self._management = management
+
     def start(self) -> None:
         if not self.script.exists():
             raise Missing("rabbitmq-server is not installed")
-        self.port, distribution, names = free_ports(3)
+        self.port, distribution, names, http_port = free_ports(4)
+        if self._management:
+            self.http_port = http_port
         environment = self.environment(distribution, names)
         self.run(["epmd", "-port", str(names), "-address", self.host], env=environment)
         output = (self.directory / "output").open("w")
@@ -118,7 +124,11 @@ class RabbitMQ(Server):
         self.wait_for_handshake()
 
     def environment(self, distribution: int, names: int) -> dict[str, str]:
-        (self.directory / "plugins").write_text("[].\n")
+        plugins = "rabbitmq_management" if self._management else ""
+        (self.directory / "plugins").write_text(f"[{plugins}].\n")
+        if self._management:
+            listener = f"management.tcp.ip = {self.host}\nmanagement.tcp.port = {self.http_port}\n"
+            (self.directory / "rabbitmq.conf").write_text(listener)
         settings = {
             "NODENAME": f"bench-{os.getpid()}@localhost",
             "NODE_IP_ADDRESS": self.host,

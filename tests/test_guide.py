@@ -80,6 +80,8 @@ RUN_BY = {
 NOT_RUN = {
     "command-line.md json": "what a command prints, or one line of a file",
     "topology.md": "the text of an error",
+    "metrics.md sh": "e2e/test_metrics.py starts a broker with this setting",
+    "metrics.md yaml": "a part of Prometheus' configuration",
     "operations.md sh": "e2e/test_backup.py takes a backup of a running broker",
     "operations.md json": "a line of the admin log; fronts/http/test_admin_actions.py makes some",
     "tls.md": "a line of a log; server/test_tls_reload.py has it",

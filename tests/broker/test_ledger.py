@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from leveret.broker.counters import Counters
+from leveret.broker.histograms import Histogram
 from leveret.broker.ledger import Ledger, Owed
 from leveret.broker.sessions.confirms import Confirms
 from leveret.storage.errors import StorageFull
@@ -384,3 +385,21 @@ class TestOthersThatWait:
         assert (bench.ledger.wants_sync, bench.ledger.wants_sync_later) == (False, True)
         bench.disk.unsynced_bytes, bench.disk.checkpoint_due = 0, True
         assert bench.ledger.wants_sync_later
+
+
+def test_the_latency_of_acked_publishes_is_observed_from_their_turn_on() -> None:
+    latency_us, now_us = Histogram([10, 20, 30]), [0]
+    bench = Bench()
+    bench.ledger = Ledger(bench.disk, bench.definitions, clock=lambda: now_us[0], latency_us=latency_us)
+    channel, nacked = bench.channel(), bench.channel()
+    for turn_us, count in ((0, 3), (15, 2)):
+        now_us[0] = bench.ledger.turn_us = turn_us
+        bench.disk.change()
+        bench.publish(channel, count)
+        bench.end_turn()
+    nacked.owed.refuse(7)
+    now_us[0] = 20
+    assert latency_us.view().counts == (0, 0, 0, 0)
+    bench.sync()
+    assert channel.said == ["ack 5 and before"]
+    assert latency_us.view() == ((10, 20, 30), (2, 3, 0, 0), 2 * 5 + 3 * 20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.broker.histograms import Histogram
 from leveret.broker.timers import Timers
 
 
@@ -19,6 +20,18 @@ def test_what_is_due_happens_in_the_order_of_its_times() -> None:
     timers.run(30)
     assert done == ["a", "b", "c"]
     assert timers.next_due_us is None
+
+
+def test_how_late_an_action_runs_is_observed() -> None:
+    lateness_us = Histogram([0, 10])
+    timers = Timers(lateness_us)
+    for key, due in (("a", 10), ("b", 25), ("moved", 1), ("cancelled", 2)):
+        timers.set(("queue", key), due, lambda: None)
+    timers.set("a sweep", 3, lambda: None)
+    timers.set(("queue", "moved"), 50, lambda: None)
+    timers.cancel(("queue", "cancelled"))
+    timers.run(25)
+    assert lateness_us.view() == ((0, 10), (1, 0, 1), 15)
 
 
 def test_setting_again_moves_a_time_both_ways() -> None:

@@ -1,11 +1,13 @@
-"""The Leveret that is compared with RabbitMQ: one broker for the whole run, with its HTTP API."""
+"""The Leveret that is compared with RabbitMQ: one broker for the whole run, and one with its HTTP API."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from leveret.testing.broker import Broker
+from tests.differential.management import Management
 from tests.fronts.http.conftest import Api
+from tests.rabbitmq.node import RabbitMQ
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,17 @@ def leveret_api() -> Iterator[Api]:
 @pytest.fixture(scope="session")
 def leveret_port(leveret_api: Api) -> int:
     return leveret_api.broker.port
+
+
+@pytest.fixture(scope="module")
+def leveret_management() -> Iterator[Management]:
+    with Broker() as broker:
+        api = Api(broker)
+        api.run(api.listener.start())
+        yield Management(api.listener.port, broker.port, "/")
+        api.run(api.listener.stop())
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_management(rabbitmq: RabbitMQ) -> Management:
+    return Management(rabbitmq.http_port, rabbitmq.port, rabbitmq.vhost)

@@ -61,6 +61,9 @@ class LineClient:
         except BrokerError as error:
             self.fail(error)
 
+    def consumer_prefetch(self, channel: int) -> int:
+        return 0
+
     def describe(self) -> PeerView:
         return PeerView("lines")
 

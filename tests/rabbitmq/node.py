@@ -39,6 +39,10 @@ MANAGEMENT = """
 management.tcp.ip = 127.0.0.1
 management.tcp.port = {http_port}
 """
+PROMETHEUS = """
+prometheus.tcp.ip = 127.0.0.1
+prometheus.tcp.port = {metrics_port}
+"""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,8 @@ class RabbitMQ:
     """The environment in which the node runs."""
     http_port: int = 0
     """Where the management API is, on 127.0.0.1."""
+    metrics_port: int = 0
+    """Where the metrics are, on 127.0.0.1."""
     vhost: str = "/"
     """The virtual host that `url` leads to."""
 
@@ -102,14 +108,18 @@ def environment(
     dist_port: int,
     epmd_port: int,
     http_port: int = 0,
+    metrics_port: int = 0,
     more: str = "",
     more_plugins: str = "",
 ) -> dict[str, str]:
-    """Write the files of a node and return its environment. Without a port for it there is no HTTP API."""
+    """Write the files of a node and return its environment. HTTP API and metrics need a port each."""
     plugins = f"rabbitmq_consistent_hash_exchange,rabbitmq_recent_history_exchange{more_plugins}"
     if http_port:
         plugins += ",rabbitmq_management"
         more += MANAGEMENT.format(http_port=http_port)
+    if metrics_port:
+        plugins += ",rabbitmq_prometheus"
+        more += PROMETHEUS.format(metrics_port=metrics_port)
     (directory / "enabled_plugins").write_text(f"[{plugins}].\n")
     (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port) + more)
     cookie = directory / ".erlang.cookie"
@@ -166,9 +176,10 @@ def running_rabbitmq(more: str = "", *, more_plugins: str = "") -> Iterator[Rabb
     >>> with running_rabbitmq() as server:
     ...     connect(server.port)
     """
-    port, dist_port, epmd_port, http_port = free_ports(4)
+    port, dist_port, epmd_port, http_port, metrics_port = free_ports(5)
     directory = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-"))
-    ports = {"port": port, "dist_port": dist_port, "epmd_port": epmd_port, "http_port": http_port}
+    ports = {"port": port, "dist_port": dist_port, "epmd_port": epmd_port}
+    ports |= {"http_port": http_port, "metrics_port": metrics_port}
     variables = environment(directory, **ports, more=more, more_plugins=more_plugins)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -191,6 +202,6 @@ def running_rabbitmq(more: str = "", *, more_plugins: str = "") -> Iterator[Rabb
         guard.watch(process.pid)
         guard.watch(epmd.pid)
         cleanup.callback(end, process)
-        server = RabbitMQ(port, directory, variables, http_port)
+        server = RabbitMQ(port, directory, variables, http_port, metrics_port)
         wait_until_it_listens(process, server)
         yield server

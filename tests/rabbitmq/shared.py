@@ -76,7 +76,8 @@ def _start_keeper(directory: Path, description: Path) -> None:
 
 def _described(description: Path) -> RabbitMQ:
     values = json.loads(description.read_text())
-    return RabbitMQ(values["port"], Path(values["directory"]), values["variables"], values["http_port"])
+    ports = values["http_port"], values["metrics_port"]
+    return RabbitMQ(values["port"], Path(values["directory"]), values["variables"], *ports)
 
 
 def keep(directory: Path, owner: int) -> None:
@@ -87,6 +88,7 @@ def keep(directory: Path, owner: int) -> None:
         values = {
             "port": server.port,
             "http_port": server.http_port,
+            "metrics_port": server.metrics_port,
             "directory": str(server.directory),
             "variables": server.variables,
         }

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import re
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
@@ -109,6 +110,15 @@ class AmqpSide:
             for exchange in (names.exchange, f"{names.exchange}2", names.new):
                 root.exchange_delete(exchange)
 
+    def connection_of_owner(self) -> str:
+        """Open a connection with one channel, and return its name."""
+        connection = self.connect(OWNER + self.suffix)
+        connection.channel()
+        self._connections[f"closed {len(self._connections)}"] = connection
+        socket = connection._impl._transport._sock  # pika tells the address in no other way
+        (host, port), (own_host, own_port) = socket.getpeername()[:2], socket.getsockname()[:2]
+        return f"{own_host}:{own_port} -> {host}:{port}"
+
     def close(self) -> None:
         for connection in [*self._connections.values(), self.root.connection]:
             with contextlib.suppress(AMQPError):
@@ -186,24 +196,48 @@ class RabbitMQHttp:
         self._node = node
         self.amqp = amqp
         self._suffix = amqp.suffix
+        self._connections: list[str] = []
+        """Names of connections of the owner that were not closed yet."""
+
+    def connection(self, *, closed: bool) -> str:
+        """Return the name of a connection of the owner, another one after each that may be closed.
+
+        RabbitMQ knows a connection after some seconds, so many are opened at once.
+        """
+        if not self._connections:
+            self._connections = [self.amqp.connection_of_owner() for _ in range(2 * len(ROLES))]
+            deadline_s = time.monotonic() + WAIT_S
+            for name in self._connections:
+                path = f"/api/channels/{quote(name, safe='')}%20%281%29"
+                while self._ask("GET", path, "guest:guest", None) != 200 and time.monotonic() < deadline_s:
+                    time.sleep(0.1)
+        return self._connections.pop() if closed else self._connections[-1]
 
     def prepare(self, row: http_table.Row, names: Names) -> None:
-        """Make what `http_table` names; a virtual host takes long, and only a few rows need one."""
+        """Make what the row names, and no more: each policy slows down the next queue."""
         if row.route.startswith("/api/vhosts/{name}"):
             assert self._ask("PUT", f"/api/vhosts/{names.query}", "guest:guest", {}) < 300
-        self.amqp.root.queue_declare(names.queue, durable=True)
+        if any(kind in row.route for kind in ("queues", "exchanges", "bindings")):
+            self.amqp.root.queue_declare(names.queue, durable=True)
+            self.amqp.root.exchange_declare(names.exchange, "direct")
+            self.amqp.root.queue_bind(names.queue, names.exchange, "k")
+        if "{query}" not in row.fills:
+            return
         user = f"/api/users/{names.query}"
         assert self._ask("PUT", user, "guest:guest", {"password": "x", "tags": ""}) < 300
         rights = {"configure": "", "write": "", "read": ""}
         vhost = quote(self._node.vhost, safe="")
         assert self._ask("PUT", f"/api/permissions/{vhost}/{names.query}", "guest:guest", rights) < 300
         for kind, rest, body in http_table.PREPARED:
-            path = f"/api/{kind}{rest}".format(vhost=vhost, query=names.query)
-            assert self._ask("PUT", path, "guest:guest", body) < 300
+            if f"/{kind}" in row.route:
+                path = f"/api/{kind}{rest}".format(vhost=vhost, query=names.query)
+                assert self._ask("PUT", path, "guest:guest", body) < 300
 
     def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
-        filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+        filled = names.in_paths | {"port": str(self._node.port)}
         filled["node"] = self._node.variables["RABBITMQ_NODENAME"]
+        if "{connection}" in row.fills:
+            filled["connection"] = self.connection(closed=row.method == "DELETE")
         path = row.path(filled, self._node.vhost)
         if row.fills == "other":
             path = path.replace("other", f"other{self._suffix}")

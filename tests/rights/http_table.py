@@ -1,7 +1,9 @@
 """What every route of the HTTP API needs. All but `/health` need a login, and all but that a tag.
 
-Before a request there are the queue `{queue}`, the topic `{new}t` of one partition, the owner's query
-`{query}` over the queue and the owner's group `{group}` on the stream `plain-s`.
+Before a request there are the queue `{queue}`, the exchange `{exchange}` to which the queue is bound with the
+key `k`, the topic `{new}t` of one partition, the owner's query `{query}` over the queue and the owner's group
+`{group}` on the stream `plain-s`. `{connection}` is the name of a connection of the owner with one channel,
+which may be closed, `{port}` a port of the broker, and `{node}` the node's name.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from urllib.parse import quote
 
 ADMINISTRATOR: Final = "be tag administrator"
 POLICYMAKER: Final = "define tag policymaker"
+MONITOR: Final = "watch tag monitoring"
 ENTER: Final = "see vhost /"
 """Over HTTP, administrators need no permissions to see a virtual host."""
 WATCH: Final = "watch vhost /"
@@ -31,30 +34,62 @@ class Row:
     """What stands for the last name of the path; `{group}` and the like are names of this attempt."""
     is_open: bool = False
     """Whether no login is needed."""
+    refused: int = 401
+    """The status without a permission for a queue or an exchange."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether RabbitMQ has no such route."""
-        ours = ("/health", "/topics", "/groups", "/queries")
-        return any(word in self.route for word in ours) or self.route == "/api/permissions/{vhost}"
+        """Whether RabbitMQ has no such route, or answers it with an internal error."""
+        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username")
+        return any(word in self.route for word in ours) or self.route in (
+            "/health",
+            "/api/permissions/{vhost}",
+        )
 
     def __str__(self) -> str:
         return f"{self.method} {self.route} {self.fills}".strip()
 
     def path(self, names: dict[str, str], vhost: str = "/") -> str:
-        filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
-        filled = filled.replace("{component}", "operator_policy")
+        own = {"source": names["exchange"], "destination": names["queue"], "username": names["query"]}
+        parts = {**_PARTS, **own, **names}
+        filled = self.route.replace("{vhost}", quote(vhost, safe=""))
         for name in ("{name}", "{group}"):
-            filled = filled.replace(name, self.fills.format(**names))
-        filled = filled.replace("{limit}", "max-connections").replace("{node}", names.get("node", "leveret"))
-        return filled + self.more
+            filled = filled.replace(name, quote(self.fills.format(**parts), safe="%"))
+        return filled.format(**parts) + self.more
 
+
+_PARTS: Final = {
+    "kind": "q",
+    "properties_key": "k",
+    "within": "1",
+    "unit": "days",
+    "protocol": "amqp",
+    "port": "1",
+    "node": "-",
+    "connection": "-",
+    "component": "operator_policy",
+    "limit": "max-connections",
+}
+"""What stands for other parts of paths."""
 
 _READ: Final = (ENTER, "read queue {queue}")
 _GROUP: Final = (ENTER, "read queue plain-s", "operate group {group}")
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
+_EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
+_BINDINGS: Final = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
+_BIND: Final = (ENTER, "write queue {queue}", "read exchange {exchange}")
+_GET: Final = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+_MESSAGE: Final = {"routing_key": "k", "properties": {}, "payload": "x", "payload_encoding": "string"}
 _TOPIC: Final = "/api/topics/{vhost}/{name}"
 _GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
+_ALIVE: Final = (
+    ENTER,
+    "configure queue aliveness-test",
+    "write exchange ",
+    "read queue aliveness-test",
+)
+_CONNECTION: Final = "/api/connections/{name}"
+_WATCH_OWNER: Final = "watch connection owner"
 _PERMISSION: Final = "/api/permissions/{vhost}/{name}"
 _VHOST: Final = "/api/vhosts/{name}"
 _NO_LIMIT: Final = {"value": -1}
@@ -81,14 +116,82 @@ _MAKE_TOPIC: Final = (
 
 ROWS: Final = (
     Row("GET", "/health", is_open=True),
+    Row("GET", "/metrics", (MONITOR,)),
+    Row("GET", "/metrics/per-object", (MONITOR,)),
+    Row("GET", "/metrics/detailed", (MONITOR,)),
     Row("GET", "/api/overview"),
     Row("GET", "/api/whoami"),
+    # the node
+    Row("GET", "/api/nodes", (MONITOR,)),
+    Row("GET", "/api/nodes/{name}", (MONITOR,), fills="{node}"),
+    Row("GET", "/api/nodes/{name}/memory", (MONITOR,), fills="{node}"),
+    Row("GET", "/api/nodes/{name}/memory/relative", (MONITOR,), fills="{node}"),
+    Row("GET", "/api/cluster-name"),
+    Row("PUT", "/api/cluster-name", (ADMINISTRATOR,), {"name": "leveret"}),
+    Row("GET", "/api/extensions"),
+    Row("GET", "/api/feature-flags", (ADMINISTRATOR,)),
+    Row("POST", "/api/rebalance/queues", (ADMINISTRATOR,), {}),
+    *(
+        Row(method, f"/api/auth/attempts/{{name}}{rest}", (MONITOR,), fills="{node}")
+        for rest in ("", "/source")
+        for method in ("GET", "DELETE")
+    ),
+    Row("GET", "/api/aliveness-test/{vhost}", _ALIVE),
+    Row("GET", "/api/health/checks/alarms"),
+    Row("GET", "/api/health/checks/local-alarms"),
+    Row("GET", "/api/health/checks/certificate-expiration/{within}/{unit}"),
+    Row("GET", "/api/health/checks/port-listener/{port}"),
+    Row("GET", "/api/health/checks/protocol-listener/{protocol}"),
+    Row("GET", "/api/health/checks/virtual-hosts"),
+    Row("GET", "/api/health/checks/node-is-mirror-sync-critical"),
+    Row("GET", "/api/health/checks/node-is-quorum-critical"),
+    # connections
+    Row("GET", "/api/connections"),
+    Row("GET", "/api/vhosts/{vhost}/connections", (ENTER,)),
+    Row("GET", _CONNECTION, (_WATCH_OWNER,), fills="{connection}"),
+    Row("DELETE", _CONNECTION, ("close connection owner",), fills="{connection}"),
+    Row("GET", f"{_CONNECTION}/channels", (_WATCH_OWNER,), fills="{connection}"),
+    Row("GET", "/api/connections/username/{username}", (MONITOR,)),
+    Row("DELETE", "/api/connections/username/{username}", (ADMINISTRATOR,)),
+    Row("GET", "/api/channels"),
+    Row("GET", "/api/vhosts/{vhost}/channels", (ENTER,)),
+    Row("GET", "/api/channels/{name}", (_WATCH_OWNER,), fills="{connection} (1)"),
+    Row("GET", "/api/consumers"),
+    Row("GET", "/api/consumers/{vhost}"),
     # queues
     Row("GET", "/api/queues"),
     Row("GET", "/api/queues/{vhost}", (ENTER,)),
     Row("GET", _QUEUE, (ENTER,), fills="{queue}"),
+    Row("PUT", _QUEUE, (ENTER, "configure queue {new}"), {}, fills="{new}"),
+    Row("DELETE", _QUEUE, (ENTER, "configure queue {queue}"), fills="{queue}"),
+    Row("GET", f"{_QUEUE}/bindings", (ENTER,), fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/contents", _READ, fills="{queue}"),
+    Row("POST", f"{_QUEUE}/get", _READ, _GET, fills="{queue}"),
+    Row("POST", f"{_QUEUE}/actions", (ADMINISTRATOR,), {"action": "sync"}, fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
+    # exchanges
+    Row("GET", "/api/exchanges"),
+    Row("GET", "/api/exchanges/{vhost}", (ENTER,)),
+    Row("GET", _EXCHANGE, (ENTER,), fills="{exchange}"),
+    Row("PUT", _EXCHANGE, (ENTER, "configure exchange {new}"), {"type": "direct"}, fills="{new}"),
+    Row("DELETE", _EXCHANGE, (ENTER, "configure exchange {exchange}"), fills="{exchange}"),
+    Row("GET", f"{_EXCHANGE}/bindings/source", (ENTER,), fills="{exchange}"),
+    Row("GET", f"{_EXCHANGE}/bindings/destination", (ENTER,), fills="{exchange}"),
+    Row(
+        "POST",
+        f"{_EXCHANGE}/publish",
+        (ENTER, "write exchange {exchange}"),
+        _MESSAGE,
+        fills="{exchange}",
+        refused=400,
+    ),
+    # bindings
+    Row("GET", "/api/bindings"),
+    Row("GET", "/api/bindings/{vhost}", (ENTER,)),
+    Row("GET", _BINDINGS, (ENTER,)),
+    Row("POST", _BINDINGS, _BIND, {"routing_key": "other"}),
+    Row("GET", f"{_BINDINGS}/{{properties_key}}", (ENTER,)),
+    Row("DELETE", f"{_BINDINGS}/{{properties_key}}", _BIND),
     # topics
     Row("GET", "/api/topics"),
     Row("GET", "/api/topics/{vhost}", (ENTER,)),

@@ -39,6 +39,11 @@ class Names:
     def group(self) -> str:
         return f"own-group{self.number}"
 
+    @property
+    def in_paths(self) -> dict[str, str]:
+        """The names that stand in paths of the HTTP API."""
+        return {name: getattr(self, name) for name in ("queue", "new", "query", "group", "exchange")}
+
     def filled(self, needs: Iterable[str]) -> tuple[str, ...]:
         """The needs with these names.
 

@@ -68,10 +68,13 @@ def has(role: str, need: str) -> bool:
             return rights.enters
         case "see":
             return rights.enters or rights.tag == "administrator"
-        case "watch":
-            return rights.enters or rights.tag in ("administrator", "monitoring")
         case "be":
             return rights.tag == name
+        case "watch":
+            sees_vhost = name == "/" and rights.enters
+            return rights.tag in ("monitoring", "administrator") or role == name or sees_vhost
+        case "close":
+            return rights.tag == "administrator" or role == name
         case "define":
             return rights.tag in ("policymaker", "administrator")
         case "take":

@@ -20,6 +20,7 @@ from tests.compatibility import methods
 from tests.fronts.flight.flight_client import Bulk, refusal
 from tests.rights import amqp_table, flight_table, http_table
 from tests.rights.brokers import AmqpSide, Leveret
+from tests.rights.names import Names
 from tests.rights.roles import IN_THE_VHOST, OK, PASSWORD, ROLES, answer, missing
 
 pytestmark = pytest.mark.real
@@ -93,12 +94,16 @@ def test_a_user_does_over_http_what_the_table_permits(row, leveret_side):
     found, wanted = {}, {}
     for role, names in numbered.items():
         prepare_http(leveret_side, row, names)
-        filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
+        filled = names.in_paths | {
+            "port": str(leveret_side.broker.port),
+            "node": leveret_side.broker.server.broker.node,
+        }
+        if "{connection}" in row.fills:
+            filled["connection"] = leveret_side.amqp.connection_of_owner()
         user = f"{role}:{PASSWORD}"
         asked = leveret_side.api.ask(row.method, row.path(filled), user, body=row.body)
         found[role] = asked.status if asked.status >= 300 else OK
-        refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
-        wanted[role] = 401 if refused and not row.is_open else OK
+        wanted[role] = http_answer(role, row, names) or OK
     assert found == wanted
 
 
@@ -110,17 +115,33 @@ def test_rabbitmq_permits_the_same_over_http(row, rabbitmq_http):
         names = next(rabbitmq_http.amqp.names)
         rabbitmq_http.prepare(row, names)
         found[role] = rabbitmq_http.attempt(role, row, names)
-        refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
-        wanted[role] = REFUSED if refused else OK
+        status = http_answer(role, row, names)
+        wanted[role] = OK if status is None else REFUSED if status == 401 else f"status {status}"
     assert found == wanted
+
+
+def http_answer(role: str, row: http_table.Row, names: Names) -> int | None:
+    """The status with which a user of this role is refused, or None."""
+    need = missing(role, names.filled(row.needs))
+    if row.is_open:
+        return None
+    if not ROLES[role].tag:
+        return 401
+    if need is None:
+        return None
+    return row.refused if need.startswith(("configure", "write", "read")) else 401
 
 
 def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
     """What the row may need: see `http_table`."""
     path = row.route
-    if "{name}" in path and "queues" in path:
+    has_binding = "exchanges" in path or "bindings" in path
+    if has_binding or ("{name}" in path and "queues" in path):
         side.make_queue(names)
         side.make_query(names)
+    if has_binding:
+        side.amqp.root.exchange_declare(names.exchange, "direct")
+        side.amqp.root.queue_bind(names.queue, names.exchange, "k")
     if "groups" in path:
         side.make_group(names)
     if "topics" in path:
@@ -140,7 +161,7 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
 
 
 def test_nobody_does_anything_over_http_without_a_login(leveret_side):
-    filled = dict.fromkeys(("queue", "new", "query", "group"), "x")
+    filled = dict.fromkeys(next(leveret_side.amqp.names).in_paths, "x")
     for user in (None, "nobody:secret", "owner:wrong"):
         for row in http_table.ROWS:
             asked = leveret_side.api.ask(row.method, row.path(filled), user, body=row.body)

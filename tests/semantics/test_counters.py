@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leveret.broker.counters import FIGURES, Counters
+from leveret.broker.counters import FIGURES, Churn, Counters
 from leveret.broker.views import connections, exchanges, overview, queues
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -15,7 +15,7 @@ from tests.semantics.grouping import Joined
 
 
 class Counted:
-    """`counted.queue("q")` are the figures of a queue that are not zero; bytes and octets are left out."""
+    """`counted.queue("q")` are the figures of a queue that are not zero, but bytes, packets and copies."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -43,6 +43,13 @@ class Counted:
         (channel,), (connection,) = self.channels(), self.connections()
         return [channel, connection, self.total()]
 
+    def routed(self, exchange: str | None = None) -> int:
+        """Copies by an exchange, or in total."""
+        if exchange is None:
+            return self._broker.call(lambda: overview.totals(self._core)).counters.routed
+        found = self._broker.call(lambda: exchanges.one_exchange(self._core, "/", exchange))
+        return found.counters.routed
+
     @property
     def _core(self) -> object:
         return self._broker.server.broker
@@ -52,7 +59,11 @@ class Counted:
 
 
 def _figures(counters: Counters) -> dict[str, int]:
-    figures = {name: getattr(counters, name) for name in FIGURES if not name.startswith(("bytes", "octets"))}
+    figures = {
+        name: getattr(counters, name)
+        for name in FIGURES
+        if not name.startswith(("bytes", "octets", "packets", "routed"))
+    }
     return {name: value for name, value in figures.items() if value}
 
 
@@ -104,15 +115,24 @@ def test_confirmed_counts_acks_and_not_nacks(channel: Channel, counted: Counted)
         for _ in range(5):
             channel.publish("q")
     assert channel.confirmed(5) == {"ack": 2, "nack": 3}
-    assert counted.everywhere() == [{"published": 5, "confirmed": 2}] * 3
+    assert counted.everywhere() == [{"published": 5, "expecting_confirms": 5, "confirmed": 2}] * 3
     assert counted.queue() == {"published": 2}
 
 
 def test_returned_counts_what_no_queue_takes(q: Channel, counted: Counted) -> None:
     publish(q, 2, key="nowhere", mandatory=True)
     publish(q, 1, key="nowhere")
-    assert counted.everywhere() == [{"published": 3, "returned": 2}] * 3
-    assert counted.exchange("") == {"published": 3, "returned": 2}
+    assert counted.everywhere() == [{"published": 3, "returned": 2, "unroutable": 1}] * 3
+    assert counted.exchange("") == {"published": 3, "returned": 2, "unroutable": 1}
+
+
+def test_unroutable_counts_in_transactions_when_they_commit(q: Channel, counted: Counted) -> None:
+    q.tx_select()
+    publish(q, 2, key="nowhere")
+    publish(q, 1, key="nowhere", mandatory=True)
+    assert counted.everywhere() == [{"published": 3}] * 3
+    q.tx_commit()
+    assert counted.everywhere() == [{"published": 3, "returned": 1, "unroutable": 2}] * 3
 
 
 def test_delivered_counts_what_consumers_are_to_ack(q: Channel, counted: Counted) -> None:
@@ -135,8 +155,8 @@ def test_got_counts_basic_get_with_and_without_acks(q: Channel, counted: Counted
     q.get("q", no_ack=True)
     q.get("q", no_ack=True)
     assert q.get("q") is None
-    assert counted.everywhere() == [{"published": 3, "got": 1, "got_auto_ack": 2}] * 3
-    assert counted.queue() == {"published": 3, "got": 1, "got_auto_ack": 2}
+    assert counted.everywhere() == [{"published": 3, "got": 1, "got_auto_ack": 2, "got_empty": 1}] * 3
+    assert counted.queue() == {"published": 3, "got": 1, "got_auto_ack": 2, "got_empty": 1}
 
 
 def test_acked_counts_messages_and_not_frames(q: Channel, counted: Counted) -> None:
@@ -358,3 +378,35 @@ def test_a_stream_counts_for_its_readers_and_groups(joined: Joined, counted: Cou
     member.consume("s", "reader", arguments={"x-stream-offset": "first"})
     member.deliveries(3)
     assert counted.queue("s") == {"published": 3, "delivered": 6, "acked": 3}
+
+
+def test_churn_counts_connections_channels_and_queues_that_begin_and_end(
+    q: Channel, broker: Broker, counted: Counted
+) -> None:
+    def churn() -> Churn:
+        return broker.call(lambda: overview.totals(broker.server.broker).churn)
+
+    assert churn() == Churn(connections_opened=1, channels_opened=1, queues_declared=1, queues_created=1)
+    q.declare("q")
+    q.declare("q", passive=True)
+    q.declare("mine", durable=False, exclusive=True)
+    assert (churn().queues_declared, churn().queues_created) == (3, 2)
+    q.client.close()
+    broker.wait_until(lambda: not broker.server.broker.sessions, "the connection is gone")
+    assert churn() == Churn(1, 1, 1, 1, queues_declared=3, queues_created=2, queues_deleted=1)
+
+
+def test_routed_counts_the_copies_that_go_to_queues(q: Channel, counted: Counted) -> None:
+    q.declare("other")
+    q.exchange("x")
+    q.bind("q", "x")
+    q.bind("other", "x")
+    publish(q, 3, key="", exchange="x")
+    publish(q, 2)
+    publish(q, 1, key="nowhere")
+    assert (counted.routed("x"), counted.routed(""), counted.routed()) == (6, 2, 8)
+    q.tx_select()
+    publish(q, 1, key="", exchange="x")
+    assert counted.routed("x") == 6
+    q.tx_commit()
+    assert (counted.routed("x"), counted.routed()) == (8, 10)

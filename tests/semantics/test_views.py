@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from pamqp import commands
@@ -71,18 +71,41 @@ def test_an_exclusive_queue_names_its_connection(channel: Channel, look: Look) -
     assert look(queues.one_queue, "/", "q").owner == connection.name
 
 
-def test_queues_are_listed_by_name_by_what_they_hold_and_in_part(channel: Channel, look: Look) -> None:
+def test_queues_are_known_by_name_and_by_their_figures_before_they_are_described(
+    channel: Channel, broker: Broker
+) -> None:
     for name, count in (("b", 2), ("a", 1), ("other", 3)):
         channel.declare(name)
         for _ in range(count):
             channel.publish(name, "x")
     channel.quiet()
-    assert [queue.name for queue in look(queues.list_queues).items] == ["a", "b", "other"]
-    largest = look(queues.list_queues, Selection(sort="ready", descending=True, size=2))
-    assert [queue.name for queue in largest.items] == ["other", "b"]
-    assert (largest.filtered, largest.total) == (3, 3)
-    assert [queue.name for queue in look(queues.list_queues, Selection(name="OTH")).items] == ["other"]
-    assert look(queues.list_queues, Selection(vhosts=["nope"])).items == []
+    core = broker.server.broker
+
+    def figures() -> list[Any]:
+        present = queues.each_queue(core, ["/"]).queues
+        return [[queues.FIGURES[figure](queue) for queue in present] for figure in ("name", "ready", "type")]
+
+    assert broker.call(figures) == [["a", "b", "other"], [1, 2, 3], ["classic"] * 3]
+    assert broker.call(lambda: queues.each_queue(core, []).queues) == []
+
+
+def test_the_sizes_of_messages_are_added_up_while_there_are_few(
+    channel: Channel, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = broker.server.broker
+
+    def sizes() -> Any:
+        return broker.call(lambda: queues.queue_sizes(core, "/", "q"))
+
+    channel.declare("q")
+    assert sizes() == (0, 0, 0, 0, None)
+    for text in ("a", "bcd"):
+        channel.publish("q", text)
+    channel.quiet()
+    channel.get("q")
+    assert sizes() == (3, 1, 2, 4, None)
+    monkeypatch.setattr(queues, "_SIZED_MAX", 1)
+    assert sizes() is None
 
 
 def test_a_view_stays_as_it_was(channel: Channel, look: Look) -> None:
@@ -99,13 +122,12 @@ def test_a_queue_that_goes_before_its_turn_is_left_out(channel: Channel, broker:
         channel.declare(name)
     core = broker.server.broker
 
-    def names() -> list[str]:
+    def names() -> list[str | None]:
         run = queues.each_queue(core, ["/"])
-        first = next(run.views).name
         core.vhosts["/"].delete_queue(core.vhosts["/"].queues["b"])
-        return [first, *(view.name for view in run.views)]
+        return [view and view.name for view in map(run.describe, run.queues)]
 
-    assert broker.call(names) == ["a"]
+    assert broker.call(names) == ["a", None]
 
 
 def test_a_stream_is_shown_with_what_can_be_read_and_who_does(joined: Joined, look: Look) -> None:
@@ -178,14 +200,16 @@ def test_exchanges_are_shown_with_their_bindings(channel: Channel, look: Look) -
         "amq.fanout",
     )
     assert found.bindings == 2
-    assert [tuple(each) for each in look(exchanges.list_bindings, source="x").items] == [
-        ("/", "x", "q", True, "a.*", {"number": 1}),
-        ("/", "x", "y", False, "b", {}),
-    ]
-    assert [each.source for each in look(exchanges.list_bindings).items] == ["", "x", "x"]
-    assert look(exchanges.list_bindings, Selection(size=1, page=2)).filtered == 3
-    most = look(exchanges.list_exchanges, Selection(sort="bindings", descending=True, size=1))
-    assert [each.name for each in most.items] == ["x"]
+    to_y, to_q = ("/", "x", "y", False, "b", {}), ("/", "x", "q", True, "a.*", {"number": 1})
+    default = ("/", "", "q", True, "q", {})
+    assert look(exchanges.each_binding, ["/"], source="x") == [to_q, to_y]
+    assert look(exchanges.each_binding, ["/"]) == [default, to_q, to_y]
+    assert look(exchanges.bindings_to, "/", "q", is_queue=True) == [default, to_q]
+    assert look(exchanges.bindings_to, "/", "nope", is_queue=True) == []
+    assert look(exchanges.bindings_between, "/", "x", "y", is_queue=False) == [to_y]
+    names = [each.name for each in look(exchanges.each_exchange, ["/"])]
+    assert names == sorted(names)
+    assert names[-2:] == ["x", "y"]
     assert look(exchanges.one_exchange, "/", "nope") is None
 
 
@@ -317,7 +341,8 @@ def test_virtual_hosts_and_the_overview_sum_up(channel: Channel, look: Look) -> 
     assert (vhost.name, vhost.queues, vhost.ready, vhost.unacked) == ("/", 2, 2, 1)
     assert look(vhosts.one_vhost, "nope") is None
     found = look(overview.overview, ["/"])
-    assert (found.vhosts, found.connections, found.channels) == ((vhost,), 1, 1)
+    assert (found.standing[:3], found.queues) == ((2, 1, 0), 2)
+    assert (found.connections, found.channels, found.counters.published) == (1, 1, 3)
     assert look(overview.overview, [], user="ann").connections == 0
     assert look(overview.totals).counters.got == 1
     assert look(overview.health, most=10) == (None, 0, ())

@@ -126,6 +126,16 @@ class TestSyncing:
         wal.release(0)
         assert wal.written_bytes == 0
 
+    def test_it_tells_how_many_records_and_bytes_it_has_written_since_the_start(self, wal):
+        collect(wal, 0)
+        collect(wal, 1)
+        wal.sync()
+        wal.release(wal.synced)
+        collect(wal, 2)
+        assert wal.written == (2, SECTOR_BYTES, 0)
+        wal.sync()
+        assert wal.written == (3, 2 * SECTOR_BYTES, SECTOR_BYTES)
+
 
 class TestFailedWrites:
     @pytest.mark.parametrize("kind", ["mkdir", "create", "allocate", "rename", "write"])

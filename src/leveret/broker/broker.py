@@ -17,14 +17,17 @@ from leveret.broker.access.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.access.topic_permissions import TOPIC_PERMISSION, apply_topic_permission
 from leveret.broker.atomic_changes import Work
 from leveret.broker.canonical import Value
+from leveret.broker.cluster_name import CLUSTER_NAME, apply_cluster_name
 from leveret.broker.core import Runs, Scheduled
 from leveret.broker.counters import BrokerCounters
 from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
+from leveret.broker.observations import Observations
 from leveret.broker.parameters import GLOBAL_PARAMETER, Component, Parameters
 from leveret.broker.queues.direct_replies import DirectReplies
+from leveret.broker.sampling import Sampler
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.pacing import Pacing
 from leveret.broker.sessions.session import Peer, Session
@@ -48,6 +51,7 @@ _DAMAGE_MAX = 100
 """Number of sentences about damage that are kept."""
 
 _PARAMETERS = {
+    CLUSTER_NAME: Component(apply_cluster_name),
     GLOBAL_PARAMETER: Component(),
     OPERATOR_POLICY: Component(apply_policy, check=operator_policy_document),
     POLICY: Component(apply_policy),
@@ -90,6 +94,7 @@ class Broker:
         rows: Iterable[Row] = (),
         definitions_lost: bool = False,
         name: str = "leveret",
+        node: str = "leveret@localhost",
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         listener: Listener | None = None,
         hasher: Hasher = hash_at_once,
@@ -101,9 +106,12 @@ class Broker:
         """
         self.store = store
         self.limits = limits
-        self.name = name
+        self.name = self.first_name = name
+        self.node = node
+        """The name of this process in RabbitMQ's form."""
         self.token = token
-        self.timers = Timers()
+        self.observations = Observations()
+        self.timers = Timers(self.observations.timer_lateness_us)
         self.accounts = Accounts()
         self.logins = Logins(self, hasher)
         self.pacing: Pacing[Session[Channel]] = Pacing()
@@ -126,8 +134,11 @@ class Broker:
         """Sessions whose fronts have output to be written."""
         self._clock = clock
         self.definitions = Defining(define)
-        self.ledger: Ledger[Any, Runs] = Ledger(store, self.definitions)
+        self.ledger: Ledger[Any, Runs] = Ledger(
+            store, self.definitions, clock=clock, latency_us=self.observations.confirm_latency_us
+        )
         self._listener = listener
+        self.sampler = Sampler(self)
         self._appends: dict[Runs, _Appends] = {}
         """Messages to append at the end of the turn, by the deliverer or stream to run afterwards."""
         self._awake: dict[Runs, None] = {}
@@ -147,7 +158,7 @@ class Broker:
         return self._clock()
 
     def begin_turn(self) -> None:
-        self.turn_us = self._clock()
+        self.turn_us = self.ledger.turn_us = self._clock()
 
     def tick(self) -> None:
         """Run the timers that are due."""
@@ -244,6 +255,16 @@ class Broker:
         self.ledger.release()
 
     @property
+    def waiting_count(self) -> int:
+        """Number of queues and streams that are scheduled for the next turn."""
+        return len(self._awake) + len(self._later)
+
+    @property
+    def alarms(self) -> list[str]:
+        """The resources that are short: `memory` first, then `disk`."""
+        return sorted({what for what, _ in self._alarms}, reverse=True)
+
+    @property
     def has_more(self) -> bool:
         """Whether queues are scheduled for the next turn, after output is written."""
         return bool(self._awake or self._later)
@@ -324,7 +345,10 @@ class Broker:
         """Remove an ended session; its counters are added to the broker's."""
         if session in self.sessions:
             del self.sessions[session]
+            self.counters.churn.connections_closed += session.has_entered
             self.counters.take_over(session.counters)
+            if session.has_entered:
+                session.vhost.counters.take_over(session.counters)
             # Bytes that the session still sends count for the broker.
             session.counters = self.counters
         self.pacing.forget(session)
@@ -341,8 +365,7 @@ class Broker:
             self._alarms.add((what, source))
         else:
             self._alarms.discard((what, source))
-        scarce = sorted({what for what, _ in self._alarms}, reverse=True)
-        self.blocked = "low on " + " & ".join(scarce) if scarce else None
+        self.blocked = "low on " + " & ".join(self.alarms) if self._alarms else None
         if (blocked_before is None) == (self.blocked is None):
             return
         for session in self.sessions:

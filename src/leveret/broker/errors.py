@@ -6,6 +6,7 @@
     ├─ Locked                the exclusive queue belongs to another session
     ├─ PreconditionFailed    the arguments are wrong or do not fit the state of the object
     │  └─ QueryRefused       a query or a sink can't go on; has a kind for programs and a hint
+    ├─ UnknownExchangeType   no exchange can have the declared type
     ├─ Unsupported           the object never supports the operation
     └─ Malformed             the bytes of a message can't be decoded
 
@@ -27,6 +28,7 @@ __all__ = [
     "NotFound",
     "PreconditionFailed",
     "StorageError",
+    "UnknownExchangeType",
     "Unsupported",
 ]
 
@@ -62,6 +64,10 @@ class QueryRefused(PreconditionFailed):
         super().__init__(sentence)
         self.kind = kind
         self.hint = hint
+
+
+class UnknownExchangeType(BrokerError):
+    """No exchange can have the declared type."""
 
 
 class Unsupported(BrokerError):

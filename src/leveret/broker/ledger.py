@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from leveret.broker.counters import Counters
+from leveret.broker.histograms import Histogram
 from leveret.broker.queues.audit_marks import Trail
 from leveret.broker.sessions.confirms import Confirms
 from leveret.storage.errors import StorageError
@@ -145,7 +146,7 @@ class Owed:
     def expect(self, count: int, ticket: int, *, done: bool = False) -> None:
         """Confirm publishes when the ticket is safe; `done` if they can't be undone."""
         assert self.confirms is not None
-        self.confirms.expect(count, ticket, done=done)
+        self.confirms.expect(count, ticket, done=done, since_us=self._ledger.turn_us)
         self._ledger.waiting[self] = None
 
     def refuse(self, count: int) -> None:
@@ -210,9 +211,10 @@ class Owed:
             self._release_answers()
         if self.confirms is None or self.channel.closed:
             return bool(self._answers)
-        for last, nack, multiple in self.confirms.release(self._ledger.safe_ticket):
+        ledger, counters = self._ledger, self.channel.counters
+        for last, nack, multiple in self.confirms.release(ledger.safe_ticket, ledger.note_acked):
             self.channel.outlet.confirm(last, nack=nack, multiple=multiple)
-        self.channel.counters.confirmed = self.confirms.acked
+        counters.confirmed, counters.expecting_confirms = self.confirms.acked, self.confirms.last
         return bool(self._answers) or len(self.confirms) > 0
 
     def _release_answers(self) -> None:
@@ -246,9 +248,21 @@ Source_ = TypeVar("Source_")
 class Ledger(Generic[Queue_, Source_]):
     """`ledger = Ledger(store, definitions)`; one for each broker."""
 
-    def __init__(self, store: Tickets, definitions: Changes) -> None:
+    def __init__(
+        self,
+        store: Tickets,
+        definitions: Changes,
+        *,
+        clock: Callable[[], int] = lambda: 0,
+        latency_us: Histogram | None = None,
+    ) -> None:
+        """`latency_us` observes the time from publishes to their acks by `clock`."""
         self._store = store
         self._definitions = definitions
+        self._clock = clock
+        self._latency_us = latency_us
+        self.turn_us = clock()
+        """Time at which the present turn began: the time of its publishes."""
         self.unsealed: dict[Owed, None] = {}
         """Channels with publishes of this turn."""
         self.waiting: dict[Owed, None] = {}
@@ -289,6 +303,11 @@ class Ledger(Generic[Queue_, Source_]):
     def wants_sync_later(self) -> bool:
         """Whether there are unsynced changes that nobody waits for, like acks, or a checkpoint is due."""
         return bool(self._store.unsynced_bytes or self._store.checkpoint_due)
+
+    def note_acked(self, since_us: int, count: int) -> None:
+        """Observe the latency of publishes whose ack is sent now."""
+        if self._latency_us is not None:
+            self._latency_us.observe(self._clock() - since_us, count)
 
     # waiting
 

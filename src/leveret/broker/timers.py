@@ -11,13 +11,17 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from itertools import count
 
+from leveret.broker.histograms import Histogram
+
 _STALE_MAX = 1000
 
 
 class Timers:
     """`timers.set((queue, "expiry"), due_us, queue.expire)`; later `timers.run(now_us)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, lateness_us: Histogram | None = None) -> None:
+        """`lateness_us` observes how late actions run whose key is a tuple, such as (queue, "expiry")."""
+        self._lateness_us = lateness_us
         self._heap: list[tuple[int, int, Hashable]] = []
         self._set: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
         self._numbers = count()
@@ -54,6 +58,9 @@ class Timers:
         while heap and heap[0][0] <= now_us:
             entry = heappop(heap)
             if not self._is_stale(entry):
+                # Keys of other types belong to work that is cut into slices, and to logins.
+                if self._lateness_us is not None and isinstance(entry[2], tuple):
+                    self._lateness_us.observe(now_us - entry[0])
                 due.append(self._set.pop(entry[2])[2])
         for action in due:
             action()

@@ -23,9 +23,10 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError
 from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
+from leveret.fronts.http.metrics import create_metrics_app
 from leveret.server import logs
 from leveret.server.admin_log import AdminLog
-from leveret.server.alarms import Measure, measured
+from leveret.server.alarms import MachineMeasure
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definition_files import UnreadableFile, load, read_document
 from leveret.server.definitions import Definitions
@@ -33,6 +34,7 @@ from leveret.server.descriptors import Descriptors
 from leveret.server.hashing import HashThreads
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
+from leveret.server.node import Node
 from leveret.server.server import Server
 from leveret.server.settings import SETTINGS, Setting
 from leveret.server.systemd_notify import ServiceManager
@@ -93,7 +95,13 @@ async def serve(
     told = _listen_for_signals(reload)
     await server.start()
     _log_slow(server, configuration)
-    http = _http(configuration, server, tls, descriptors, admin_log)
+    node = Node(
+        server,
+        tls=tls,
+        config_files=lambda: reload.configuration.files,
+        log_file=lambda: str(reload.configuration["log.file"]),
+    )
+    node.http = http = _http(configuration, server, node, tls, descriptors, admin_log)
     try:
         for listener in http:
             await listener.start()
@@ -130,30 +138,32 @@ def _load_definitions(broker: Broker, file: str) -> None:
 def _http(
     configuration: Configuration,
     server: Server,
+    node: Node,
     tls: CurrentTls | None,
     descriptors: Descriptors,
     admin_log: AdminLog,
 ) -> list[HttpListener]:
-    """Return the listeners for HTTP and HTTPS, which share one application."""
+    """Return the listeners for metrics, HTTP and HTTPS, without those that are off."""
     app = create_app(
         server.broker,
         changed=server.turns.begin,
         record=admin_log.record,
         limits=configuration.api_limits,
+        node=node.facts,
+    )
+    ports = (
+        (create_metrics_app(server.broker, node=node.facts), configuration.port("metrics_port"), None),
+        (app, configuration.port("http_port"), None),
+        (app, OFF if tls is None else tls.settings.http_port, tls),
     )
     listen = partial(
         HttpListener,
-        app,
-        configuration["listeners.host"],
         limits=configuration.http_limits,
         descriptors=descriptors,
         backlog=configuration["listeners.backlog"],
     )
-    port = configuration.port("http_port")
-    listeners = [] if port == OFF else [listen(port)]
-    if tls is not None and tls.settings.http_port != OFF:
-        listeners.append(listen(tls.settings.http_port, tls=tls))
-    return listeners
+    host = configuration["listeners.host"]
+    return [listen(served, host, port, tls=context) for served, port, context in ports if port != OFF]
 
 
 def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str]:
@@ -165,8 +175,8 @@ def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str
     return places if server.endpoint is None else [*places, server.endpoint.url]
 
 
-def _measure(configuration: Configuration) -> Measure:
-    return measured(
+def _measure(configuration: Configuration) -> MachineMeasure:
+    return MachineMeasure(
         configuration["data.directory"],
         disk_free_min_bytes=configuration["alarms.disk_free_min_bytes"],
         memory_max_bytes=_memory_max_bytes(configuration),
@@ -224,7 +234,7 @@ class Reload:
         manager: ServiceManager,
         admin_log: AdminLog,
     ) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         self._read = read_configuration
         self._server = server
         self._tls = tls
@@ -257,14 +267,14 @@ class Reload:
         self._server.change_alarms(_measure(new), new["alarms.interval_s"])
         self._replace_flight(new, tls, files)
         _log_slow(self._server, new)
-        changed = [each for each in SETTINGS if new[each.name] != self._configuration[each.name]]
+        changed = [each for each in SETTINGS if new[each.name] != self.configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
             for setting in (each for each in changed if self._is_reloaded(each, tls) is wanted):
-                old, value = self._configuration[setting.name], new[setting.name]
+                old, value = self.configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
         self._admin_log.reloaded([each.name for each in changed if each.is_reloaded])
-        self._configuration = new
+        self.configuration = new
         self.look_at_certificates()
 
     @staticmethod
@@ -287,7 +297,7 @@ class Reload:
         memory_max_bytes = _memory_max_bytes(new)
         if (wanted, memory_max_bytes, files) != (
             endpoint.settings,
-            _memory_max_bytes(self._configuration),
+            _memory_max_bytes(self.configuration),
             before,
         ):
             log.info("SIGHUP: another Flight process takes new calls; running calls end in the present one")

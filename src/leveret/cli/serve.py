@@ -197,6 +197,9 @@ def _listeners(configuration: Configuration) -> list[Listener]:
         Listener("AMQP", "--port", configuration.port("amqp_port")),
         Listener("HTTP", "--http-port", configuration.port("http_port")),
     ]
+    metrics_port = configuration.port("metrics_port")
+    if metrics_port != OFF:
+        listeners.append(Listener("metrics", "--set listeners.metrics_port", metrics_port))
     if (tls := configuration.tls) is not None:
         listeners.append(Listener("AMQP over TLS", "--tls-port", tls.port))
         listeners.append(Listener("HTTPS", "--https-port", tls.http_port))

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from leveret.server.malloc_settings import give_back, machine_bytes, own_bytes, resident_bytes
@@ -91,20 +92,20 @@ class Alarms:
             self._last = shortage
 
 
-def measured(
-    directory: str, *, disk_free_min_bytes: int = DISK_FREE_MIN_BYTES, memory_max_bytes: int | None = None
-) -> Measure:
-    """Return a function that measures the memory of this process and its helpers, and the free disk space."""
-    if memory_max_bytes is None:
-        memory_max_bytes = int(MEMORY_SHARE_MAX * machine_bytes())
+@dataclass(frozen=True, slots=True)
+class MachineMeasure:
+    """Measures the memory of this process and its helpers, and the free disk space, against limits."""
 
-    def measure(helpers: Sequence[int]) -> Shortage:
+    directory: str
+    disk_free_min_bytes: int = DISK_FREE_MIN_BYTES
+    memory_max_bytes: int = field(default_factory=lambda: int(MEMORY_SHARE_MAX * machine_bytes()))
+
+    def __call__(self, helpers: Sequence[int]) -> Shortage:
         helpers_bytes = sum(map(own_bytes, helpers))
-        short = resident_bytes(os.getpid()) + helpers_bytes > memory_max_bytes
+        short = resident_bytes(os.getpid()) + helpers_bytes > self.memory_max_bytes
         # A part may be freed memory that the allocator has kept.
         if short:
             give_back()
-            short = resident_bytes(os.getpid()) + helpers_bytes > memory_max_bytes
-        return Shortage(memory=short, disk=shutil.disk_usage(directory).free < disk_free_min_bytes)
-
-    return measure
+            short = resident_bytes(os.getpid()) + helpers_bytes > self.memory_max_bytes
+        disk_free_bytes = shutil.disk_usage(self.directory).free
+        return Shortage(memory=short, disk=disk_free_bytes < self.disk_free_min_bytes)

@@ -31,7 +31,7 @@ DEFAULT: Final = "default"
 _HEADER: Final = re.compile(r"\s*\[([\w.\s\"'-]+)\]")
 _KEY: Final = re.compile(r"\s*([\w.\s\"'-]+?)\s*=")
 _NOT_IN_NAMES: Final = re.compile(r"[\s\"']")
-_LISTENERS: Final = ("amqp_port", "http_port", "flight_port", "amqps_port", "https_port")
+_LISTENERS: Final = ("amqp_port", "http_port", "flight_port", "amqps_port", "https_port", "metrics_port")
 _TLS_LISTENERS: Final = ("amqps_port", "https_port")
 _LOGIN_FIELDS: Final = {
     "login_delay_max_ms": "logins.delay_max_ms",
@@ -41,6 +41,9 @@ _LOGIN_FIELDS: Final = {
     "login_failures_kept_s": "logins.failures_kept_s",
     "logins_remembered_max": "logins.remembered_max",
 }
+
+
+_LINE = ", line "
 
 
 class ConfigurationError(Exception):
@@ -73,9 +76,10 @@ class Configuration:
         With a free port for AMQP (0), listeners whose port is not chosen get a free one too.
         """
         name = f"listeners.{listener}"
-        if self.origin(name) == DEFAULT and self["listeners.amqp_port"] == 0:
+        port = int(self[name])
+        if port != OFF and self.origin(name) == DEFAULT and self["listeners.amqp_port"] == 0:
             return 0
-        return int(self[name])
+        return port
 
     @property
     def tls(self) -> TlsSettings | None:
@@ -84,6 +88,12 @@ class Configuration:
             return None
         ports = [self.port(listener) for listener in _TLS_LISTENERS]
         return TlsSettings(ports[0], ports[1], **self._section("tls", TlsSettings))
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files from which values come."""
+        places = (origin.rpartition(_LINE) for origin in self.origins.values())
+        return list(dict.fromkeys(file for file, _, _ in places if file))
 
     @property
     def limits(self) -> Limits:
@@ -154,7 +164,7 @@ class _Reading:
         lines = _lines(text)
         sections = {name.partition(".")[0] for name in BY_NAME}
         for section, table in document.items():
-            where = f"{file}, line {lines.get(section, 1)}"
+            where = f"{file}{_LINE}{lines.get(section, 1)}"
             if not isinstance(table, dict):
                 self.mistakes.append(f"{where}: {section!r} stands outside of a table such as [listeners]")
             elif section not in sections:
@@ -163,7 +173,7 @@ class _Reading:
                 for key, value in table.items():
                     # Keys of an inline table are in the line of the table.
                     line = lines.get(f"{section}.{key}", lines.get(section, 1))
-                    self._take(f"{section}.{key}", value, f"{file}, line {line}")
+                    self._take(f"{section}.{key}", value, f"{file}{_LINE}{line}")
 
     def take_text(self, name: str, text: str, origin: str) -> None:
         """Take a value that is written as text: in the environment or on the command line."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from leveret.server.slow_log import SlowLog
 from leveret.storage.errors import WriteFailed
@@ -17,6 +18,28 @@ from leveret.storage.store import Store
 
 _RETRY_S = 0.25
 """Time after which a failed write (a full disk) is retried."""
+
+
+class Timed(NamedTuple):
+    """How long a sync or checkpoint took, and how much was written to the WAL meanwhile."""
+
+    duration_us: int
+    records: int
+    bytes: int
+
+
+class _Timing:
+    """`timing = _Timing(store)` before the work, `timing.end()` after it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._before = store.written
+        self._began_ns = time.perf_counter_ns()
+
+    def end(self) -> Timed:
+        duration_us = (time.perf_counter_ns() - self._began_ns) // 1000
+        now, before = self._store.written, self._before
+        return Timed(duration_us, now.records - before.records, now.bytes - before.bytes)
 
 
 class Committer:
@@ -29,8 +52,8 @@ class Committer:
         self,
         store: Store,
         *,
-        done: Callable[[WriteFailed | None], None],
-        checkpointed: Callable[[WriteFailed | None], None],
+        done: Callable[[WriteFailed | None, Timed], None],
+        checkpointed: Callable[[WriteFailed | None, Timed], None],
         fatal: Callable[[BaseException], None],
         slow: SlowLog,
     ) -> None:
@@ -69,10 +92,11 @@ class Committer:
             self._wanted.clear()
             if self._closing.is_set():
                 return
+            timing = _Timing(self._store)
             try:
                 self._sync()
             except WriteFailed as error:
-                self._done(error)
+                self._done(error, timing.end())
                 # A checkpoint may free space even if no commit round can be written.
                 self._checkpoint_wanted.set()
                 self._closing.wait(_RETRY_S)
@@ -81,7 +105,7 @@ class Committer:
                 self._fatal(error)
                 return
             else:
-                self._done(None)
+                self._done(None, timing.end())
                 if self._store.checkpoint_due:
                     self._checkpoint_wanted.set()
 
@@ -99,14 +123,15 @@ class Committer:
             self._checkpoint_wanted.clear()
             if self._closing.is_set():
                 return
+            timing = _Timing(self._store)
             try:
                 self._store.checkpoint()
             except WriteFailed as error:
-                self._checkpointed(error)
+                self._checkpointed(error, timing.end())
                 self._closing.wait(_RETRY_S)
                 self._checkpoint_wanted.set()
             except BaseException as error:  # noqa: BLE001  # this thread has no caller: the server is told
                 self._fatal(error)
                 return
             else:
-                self._checkpointed(None)
+                self._checkpointed(None, timing.end())

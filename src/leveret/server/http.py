@@ -54,7 +54,7 @@ class HttpListener:
         self._host = host
         self._port = port
         self._backlog = backlog
-        self._scheme = "http" if tls is None else "https"
+        self.scheme = "http" if tls is None else "https"
         config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -101,7 +101,7 @@ class HttpListener:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._scheme}://{host}:{self._port}"
+        return f"{self.scheme}://{host}:{self._port}"
 
 
 class _Server(uvicorn.Server):

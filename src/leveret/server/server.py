@@ -17,12 +17,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from socket import gethostname
 from typing import Protocol
 
 from leveret.broker.access.administration import unusable_patterns
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
+from leveret.broker.product import NAME
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import INTERVAL_S, MEMORY_SHARE_MAX, Alarms, Measure
@@ -32,6 +34,7 @@ from leveret.server.descriptors import Descriptors
 from leveret.server.event_log import EventLog
 from leveret.server.hashing import HashThreads
 from leveret.server.listening_sockets import BACKLOG, bind_host
+from leveret.server.loop_lag import LoopLag
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, CurrentTls
@@ -110,6 +113,7 @@ class Server:
         self._port = port
         self._clock = SteadyClock() if clock is None else clock
         self._steps: StepWatch | None = None
+        self._lag: LoopLag | None = None
         self._options = options
         self._limits = limits
         self._name = name
@@ -153,6 +157,7 @@ class Server:
                 rows=rows,
                 definitions_lost=self._definitions.is_new and not store.is_new,
                 name=self._name,
+                node=f"{NAME.lower()}@{gethostname()}",
                 limits=self._limits,
                 listener=self._events,
                 hasher=self._hashing,
@@ -197,13 +202,25 @@ class Server:
             raise
         self._started = True
         self.turns.watchers.append(self.damage.look)
+        self.broker.sampler.start()
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure, self._helpers, interval_s=self._measure_every_s)
+            self._alarms = Alarms(self.turns, self._measure, self.helpers, interval_s=self._measure_every_s)
             self._alarms.start()
+        self._watch_time(loop)
+
+    def _watch_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch for steps of the system's clock, and for the lag of the event loop."""
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+        self._lag = LoopLag(self.broker.observations.loop_lag_us, loop)
+        self._lag.start()
+
+    @property
+    def measure(self) -> Measure | None:
+        """The function that measures shortages of memory and disk, or None."""
+        return self._measure
 
     def _open_store(self) -> Store:
         return Store(
@@ -217,6 +234,7 @@ class Server:
 
     def change_alarms(self, measure: Measure, interval_s: float) -> None:
         """Measure shortages with changed limits from now on."""
+        self._measure = measure
         if self._alarms is not None:
             self._alarms.measure, self._alarms.interval_s = measure, interval_s
 
@@ -258,7 +276,7 @@ class Server:
             "'leveret users recover NAME --data-dir DIRECTORY'"
         )
 
-    def _helpers(self) -> list[int]:
+    def helpers(self) -> list[int]:
         """Return the ids of helper processes."""
         return [] if self.endpoint is None else self.endpoint.pids
 
@@ -294,6 +312,14 @@ class Server:
     def port(self) -> int:
         """The listening port, or `OFF`; the port that was chosen if 0 was given."""
         return self._port
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def descriptors(self) -> Descriptors:
+        return self._descriptors
 
     @property
     def url(self) -> str:
@@ -339,6 +365,8 @@ class Server:
             listener.close()
         if self._steps is not None:
             self._steps.stop()
+        if self._lag is not None:
+            self._lag.stop()
         was_running, self._started = self._started, False
         return was_running
 

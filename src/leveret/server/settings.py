@@ -87,6 +87,7 @@ SETTINGS: Final = (
     _port("flight_port", 8815, "Port for Arrow Flight, which Spark uses (needs the extra `spark`)"),
     _port("amqps_port", 5671, "Port for AMQP over TLS, with `tls.certificate`"),
     _port("https_port", 15_671, "Port for HTTPS, with `tls.certificate`"),
+    _port("metrics_port", -1, "Port for metrics without a login, for Prometheus; RabbitMQ's is 15692"),
     Setting(
         "listeners.backlog",
         BACKLOG,
@@ -262,6 +263,13 @@ SETTINGS: Final = (
         "http.body_max_bytes",
         _API.body_max_bytes,
         "Body of a request.",
+        1 << 10,
+        1 << 30,
+    ),
+    Setting(
+        "http.publish_max_bytes",
+        _API.publish_max_bytes,
+        "Body of a request that publishes a message.",
         1 << 10,
         1 << 30,
     ),

@@ -23,6 +23,7 @@ from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
 from leveret.server.event_log import VANISHED
 from leveret.server.tls import CurrentTls
+from leveret.server.tls_facts import tls_view
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -91,6 +92,9 @@ class AmqpSocket(asyncio.Protocol):
             address=peer[0] if isinstance(peer, tuple) else "",
             external=self._certified_user(),
         )
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            self.connection.tls = tls_view(encrypted)
         self._turns.sockets[self.connection.session] = self
         self._received_s = self._sent_s = self._loop.time()
         self._deadline = self._loop.call_later(self.handshake_s, self._abort_unless_open)
@@ -110,7 +114,9 @@ class AmqpSocket(asyncio.Protocol):
         connection = self.connection
         if connection.state is State.CLOSED:
             return
-        connection.session.counters.octets_in += len(data)
+        counters = connection.session.counters
+        counters.octets_in += len(data)
+        counters.packets_in += 1
         self._turns.begin()
         cost_before = connection.done_cost
         self._feed(self.scan(data))

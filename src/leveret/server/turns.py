@@ -17,7 +17,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import Session
 from leveret.server.event_log import EventLog
-from leveret.server.group_commit import Committer
+from leveret.server.group_commit import Committer, Timed
 from leveret.server.slow_log import SlowLog, TurnWatch
 from leveret.storage.errors import StorageError, WriteFailed
 
@@ -103,6 +103,8 @@ class Turns:
         self._fatal = fatal
         self._withdraw = withdraw
         self._scheduled: asyncio.Handle | None = None
+        self._began_us = 0
+        """Time of the first input of the present turn."""
         self._postponed: list[Callable[[], None]] = []
         self._abandoned = False
         self._syncing = False
@@ -146,6 +148,7 @@ class Turns:
         if self._scheduled is None and not self._abandoned:
             self.broker.begin_turn()
             self.watch.began_us = self.broker.turn_us
+            self._began_us = self.broker.turn_us
             self._scheduled = self.loop.call_soon(self._run)
 
     def _run(self) -> None:
@@ -157,6 +160,7 @@ class Turns:
         except BaseException as error:
             self._fatal(error)
             raise
+        began_us = self._began_us
         self._write_out()
         self._hold_back()
         self._pace()
@@ -170,6 +174,7 @@ class Turns:
             self.begin()
         for watch in list(self.watchers):
             watch()
+        self.broker.observations.turn_us.observe(self.broker.now_us() - began_us)
 
     def go_on_later(self, then: Callable[[], None]) -> None:
         """Call `then` after the input of other clients is handled, to continue a client's work."""
@@ -225,31 +230,33 @@ class Turns:
         self._requested = self.broker.store.ticket
         self._committer.request()
 
-    def _done(self, error: WriteFailed | None) -> None:
-        self._call(self._synced, error)
+    def _done(self, error: WriteFailed | None, timed: Timed) -> None:
+        self._call(self._synced, error, timed)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         # The event loop may be closed.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *arguments)
 
-    def _checkpoint_done(self, error: WriteFailed | None) -> None:
-        self._call(self._checkpointed, error)
+    def _checkpoint_done(self, error: WriteFailed | None, timed: Timed) -> None:
+        self._call(self._checkpointed, error, timed)
 
-    def _checkpointed(self, error: WriteFailed | None) -> None:
+    def _checkpointed(self, error: WriteFailed | None, timed: Timed) -> None:
         """Handle the end of a checkpoint; after a failed one, publishers are held back."""
         if not self._abandoned:
             self.begin()
             if error is None:
+                self.broker.observations.checkpoint_us.observe(timed.duration_us)
                 self.broker.synced()
                 self.broker.checkpointed()
             self.broker.set_alarm("disk", on=error is not None, source="checkpoints")
 
-    def _synced(self, error: WriteFailed | None) -> None:
+    def _synced(self, error: WriteFailed | None, timed: Timed) -> None:
         if self._abandoned:
             return
         self.begin()
         if error is None:
+            self.broker.observations.note_sync(*timed)
             self._syncing = self.broker.store.safe_ticket < self._requested
             self.syncs += 1
             self.broker.synced()

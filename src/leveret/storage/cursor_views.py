@@ -205,6 +205,10 @@ class Returns(_View):
     def __bool__(self) -> bool:
         return bool(self._progress.counts)
 
+    def more_than(self, count: int) -> int:
+        """Return the number of messages that were returned more than `count` times."""
+        return self._progress.counts.count_above(count)
+
     def count(self, offset: int) -> int:
         """Return how often a message was returned."""
         return self._progress.counts.get(offset, 0)

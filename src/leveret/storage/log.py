@@ -55,12 +55,15 @@ class BlockCache:
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[str, int], list[Record]] = OrderedDict()
+        self.records_read = 0
+        """Number of records in the blocks that were read from disk."""
 
     def load(self, segment: Segment, block: Block) -> list[Record]:
         key = (segment.path, block.position)
         block_records = self._blocks.get(key)
         if block_records is None:
             block_records = self._blocks[key] = segment.load(block)
+            self.records_read += len(block_records)
             if len(self._blocks) > _CACHED_BLOCKS:
                 self._blocks.popitem(last=False)
         else:

@@ -46,6 +46,10 @@ class OffsetMap(Mapping[int, V]):
     def __iter__(self) -> Iterator[int]:
         return (offset for offset, _ in self.pairs())
 
+    def count_above(self, least: V) -> int:
+        """Return the number of offsets with a value above `least`."""
+        return sum(len(offsets) for value, offsets in self._sets.items() if value > least)
+
     def pairs(self) -> Iterator[tuple[int, V]]:
         """Yield offsets with their values, by ascending value and then by offset."""
         for value in sorted(self._sets):

@@ -94,8 +94,8 @@ class Progress:
     @property
     def highest(self) -> int:
         """Highest offset that was taken or settled; `low - 1` when none above `low` was."""
-        taken = (each.last() for each in (self.in_flight, self.postponed))
-        return max(self.settled.highest, *(-1 if last is None else last for last in taken))
+        taken = [each.last() or 0 for each in (self.in_flight, self.postponed) if each]
+        return max(self.settled.highest, *taken) if taken else self.settled.highest
 
     @property
     def span(self) -> int:

@@ -41,7 +41,7 @@ from leveret.storage.recovery import Recovered, load_progress, recover, remove_d
 from leveret.storage.retention import Retention
 from leveret.storage.space_reserve import Reserve
 from leveret.storage.transaction import Transaction
-from leveret.storage.wal import Wal
+from leveret.storage.wal import Wal, Written
 
 RESERVE_AHEAD = 1 << 20
 ROUND_BYTES_MAX = 1 << 30
@@ -288,6 +288,16 @@ class Store:
         return self._wal.collected_bytes
 
     @property
+    def records_read(self) -> int:
+        """Number of records that were read from disk since the store was opened."""
+        return self._cache.records_read
+
+    @property
+    def written(self) -> Written:
+        """What was written to the WAL and synced since the store was opened."""
+        return self._wal.written
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of messages and entries that the next checkpoint writes."""
         return self._pending_bytes
@@ -414,8 +424,7 @@ class Store:
         self, log: Log, messages: Sequence[Message], measured: tuple[int, bool], *, now_us: int
     ) -> Range:
         size, persistent = measured
-        start = log.next
-        stop = start + len(messages)
+        start, stop = log.next, log.next + len(messages)
         batch = Batch(start, now_us, messages, size)
         if persistent:
             self._wal.collect(log.id, batch)
@@ -526,8 +535,7 @@ class Store:
                 log.add(batch)
         for id_, image in images.items():
             if image.spec.parent:
-                journal = self._logs[id_]
-                parent = self._logs[image.spec.parent]
+                journal, parent = self._logs[id_], self._logs[image.spec.parent]
                 parent.touched |= journal.touched
                 progress, snapshot, size = load_progress(self._files, journal, image, report=self._note)
                 cursor = self._cursors[parent.id][image.spec.name] = Cursor(
@@ -550,12 +558,10 @@ class Store:
                 marks = [cursor.progress.mark for cursor in self._cursors[log.id].values()]
                 log.next = max(log.next, log.reserved, *marks)
                 log.touched = True
-            log.next += skipped
-            log.opened_at = log.next
+            log.opened_at = log.next = log.next + skipped
             transient = log.transient_ranges()
             for cursor in self._cursors[log.id].values():
-                state = recovered.checkpoint.logs[cursor.journal.id].state
-                intact = bool(state) and not self.damage
+                intact = bool(recovered.checkpoint.logs[cursor.journal.id].state) and not self.damage
                 cursor.reopen(clean=recovered.clean, intact=intact, transient=transient)
 
     def _finish_opening(self) -> None:

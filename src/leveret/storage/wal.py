@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from leveret.storage import formats, frames
 from leveret.storage.durable_io import sync_all, sync_file
@@ -50,6 +51,22 @@ class Round:
     ticket: int
     batches: dict[int, list[Batch]]
     size: int = 0
+    frame_bytes: int = 0
+    """Bytes of the frame that was written for the round."""
+
+    @property
+    def records(self) -> int:
+        """Number of messages and journal entries."""
+        return sum(len(batch.messages) for batches in self.batches.values() for batch in batches)
+
+
+class Written(NamedTuple):
+    """What was written to the WAL and synced since the start: `records` are messages and journal entries."""
+
+    records: int
+    bytes: int
+    kept_bytes: int
+    """Bytes since the last checkpoint: what a restart after a crash must read."""
 
 
 @dataclass(slots=True)
@@ -90,6 +107,7 @@ class Wal:
         """Error for every further call, after the log was poisoned or closed; otherwise None."""
         self.written_bytes = 0
         """Bytes written since the last call of `release`, and bytes of the rounds that were recovered."""
+        self._total_records = self._total_bytes = 0
 
     # collecting
 
@@ -113,6 +131,10 @@ class Wal:
     def collected_bytes(self) -> int:
         """Bytes of messages in all rounds that the next sync writes."""
         return self._round.size + sum(round_.size for round_ in self._full)
+
+    @property
+    def written(self) -> Written:
+        return Written(self._total_records, self._total_bytes, self.written_bytes)
 
     def collect(self, log_id: int, batch: Batch) -> int:
         """Add a batch to the current round and return its ticket. The caller must hold the lock."""
@@ -229,6 +251,8 @@ class Wal:
         self.failed = None
         self._synced_us = self._clock()
         self.synced = round_.ticket
+        self._total_records += round_.records
+        self._total_bytes += round_.frame_bytes
 
     def _append(self, round_: Round) -> File:
         """Write the frame of a round. The position moves only if that succeeds."""
@@ -242,6 +266,7 @@ class Wal:
         self._position += len(frame)
         self._current.last_ticket = round_.ticket
         self.written_bytes += len(frame)
+        round_.frame_bytes = len(frame)
         return self._open_file
 
     def _encode(self, round_: Round) -> bytes:

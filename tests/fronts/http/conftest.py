@@ -15,6 +15,7 @@ from pika.exceptions import AMQPConnectionError, AMQPError
 
 from leveret.broker.access.accounts import User
 from leveret.broker.access.passwords import hash_password
+from leveret.broker.canonical import encode
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.queues.arguments import declared_settings
 from leveret.broker.queues.queue import Queue
@@ -22,6 +23,7 @@ from leveret.broker.restart import restore_row
 from leveret.fronts.http.admin_actions import AdminAction
 from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
+from leveret.server.node import Node
 from leveret.storage.records import Message
 from leveret.testing.broker import WAIT_S, Broker
 from tests.fronts.http.membership import Member
@@ -50,8 +52,12 @@ class Api:
         """How often a turn was asked for."""
         self.actions: list[dict[str, object]] = []
         """Reports of the requests that may have changed something."""
-        self.app = create_app(broker.server.broker, changed=self._begin, record=self._record)
+        self.node = Node(broker.server)
+        self.app = create_app(
+            broker.server.broker, changed=self._begin, record=self._record, node=self.node.facts
+        )
         self.listener = HttpListener(self.app, "127.0.0.1", 0)
+        self.node.http = [self.listener]
 
     def _begin(self) -> None:
         self.changes += 1
@@ -125,7 +131,8 @@ class Api:
                 declared=declared_settings(arguments or {}, queue=name, vhost=vhost),
             )
             if count:
-                queue.append([Message(b"", name.encode("utf-8", "surrogateescape"), b"", b"x")] * count)
+                key = name.encode("utf-8", "surrogateescape")
+                queue.append([Message(b"", key, encode({}, 1), b"x")] * count)
             return queue
 
         return self.broker.call(add)

@@ -60,12 +60,15 @@ def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api, tag):
     assert api.get("/api/queues/nope", bob).status == 404
 
 
-def test_an_administrator_sees_every_virtual_host_and_changes_nothing_in_it_without_permissions(api):
+def test_an_administrator_sees_all_virtual_hosts_but_needs_permissions_to_change_them(api):
     api.add_queue("q", 1)
     bob = api.add_user("bob", "administrator")
-    assert [each["name"] for each in api.get("/api/queues", bob).json] == ["q"]
+    assert [queue["name"] for queue in api.get("/api/queues", bob).json] == ["q"]
     assert api.get("/api/queues/%2F/q", bob).status == 200
-    assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).status == 401
+    refused = {"error": "not_authorised", "reason": "Access refused."}
+    assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).json == refused
+    message = {"properties": {}, "routing_key": "q", "payload": "", "payload_encoding": "string"}
+    assert api.ask("POST", "/api/exchanges/%2F/amq.default/publish", bob, body=message).json == refused
     assert api.broker.depth("q") == 1
 
 

@@ -91,6 +91,8 @@ class Logins:
             forget_us=1_000_000 * limits.login_failures_kept_s,
             remembered_max=limits.logins_remembered_max,
         )
+        self.counts: dict[str, tuple[int, int]] = {}
+        """Number of logins that succeeded and that failed, by protocol."""
         self._waiting: Counter[object] = Counter()
         """Logins that wait for a delay or a hash, by source."""
         self._waiting_count = 0
@@ -98,6 +100,7 @@ class Logins:
         """Logins that wait for a hash, by name, digest and stored hash: equal logins share one hash."""
 
     def begin(self, name: str, password: bytes, *, origin: Origin, done: Done) -> None:
+        done = partial(self._count, origin.protocol, done)
         if name == GUEST and not origin.loopback:
             self._broker.note_failed_login(name, origin, "this user may log in from loopback only")
             done(None)
@@ -135,6 +138,11 @@ class Logins:
         user = self._broker.accounts.users.get(name)
         if user is None:
             self._broker.note_failed_login(name, origin, "no user has the name in the certificate")
+        self._count(origin.protocol, done, user)
+
+    def _count(self, protocol: str, done: Done, user: User | None) -> None:
+        succeeded, failed = self.counts.get(protocol, (0, 0))
+        self.counts[protocol] = (succeeded + (user is not None), failed + (user is None))
         done(user)
 
     def hash_password(self, password: bytes, done: Callable[[str | None], None]) -> None:

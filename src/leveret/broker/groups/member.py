@@ -7,7 +7,10 @@ it.
 
 from __future__ import annotations
 
-from leveret.broker.queues.consumer import Consumer, Receiver, Source
+from collections.abc import Mapping
+
+from leveret.broker.canonical import Value
+from leveret.broker.queues.consumer import NO_ARGUMENTS, Consumer, Receiver, Source
 
 
 class Member(Consumer):
@@ -16,9 +19,16 @@ class Member(Consumer):
     __slots__ = ("since_us",)
 
     def __init__(
-        self, channel: Receiver, group: Source, tag: str, *, prefetch: int, marks_begun: bool
+        self,
+        channel: Receiver,
+        group: Source,
+        tag: str,
+        *,
+        prefetch: int,
+        marks_begun: bool,
+        arguments: Mapping[str, Value] = NO_ARGUMENTS,
     ) -> None:
-        super().__init__(channel, group, tag, prefetch=prefetch, marks_begun=marks_begun)
+        super().__init__(channel, group, tag, prefetch=prefetch, marks_begun=marks_begun, arguments=arguments)
         self.since_us = group.broker.turn_us
 
     @property

@@ -176,7 +176,8 @@ class Stages:
         for queue in dropped:
             queue.wake()
         rows = sum(part.rows for part in shown)
-        self._vhost.broker.counters.published += rows
+        for counters in (self._vhost.counters, self._vhost.broker.counters):
+            counters.published += rows
         return rows
 
     def _check_rooms(self, shown: Sequence[StageNote]) -> None:

@@ -7,13 +7,14 @@ orders several consumers, the source chooses messages, and the channel numbers d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from leveret.broker.access.accounts import User
 from leveret.broker.atomic_changes import Work
-from leveret.broker.canonical import to_bytes
+from leveret.broker.canonical import Value, to_bytes
 from leveret.broker.core import Core, Named
 from leveret.broker.counters import Counters
 from leveret.broker.errors import BrokerError
@@ -22,6 +23,7 @@ from leveret.storage.offset_set import Range
 from leveret.storage.records import Record
 
 UNLIMITED = 1 << 31
+NO_ARGUMENTS: Final[Mapping[str, Value]] = MappingProxyType({})
 _TAGS_PER_SPAN = 64
 """Tags of deliveries that `SentTags` covers at most. Each delivery still has its own deadline."""
 
@@ -118,6 +120,7 @@ class Consumer:
 
     __slots__ = (
         "account",
+        "arguments",
         "blocked",
         "channel",
         "exclusive",
@@ -150,12 +153,15 @@ class Consumer:
         has_own_timeout: bool = False,
         marks_begun: bool = False,
         account: Consumer | None = None,
+        arguments: Mapping[str, Value] = NO_ARGUMENTS,
     ) -> None:
         """`account` is the consumer whose credit counts, where one consumer reads from several places.
 
         With `marks_begun` the client reports when it begins with a delivery; only then is it an attempt.
         """
         self.account = self if account is None else account
+        self.arguments = arguments
+        """The arguments of `basic.consume`, as given."""
         self.marks_begun = marks_begun
         self.channel = channel
         self.source = source

@@ -18,7 +18,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues.consumer import Consumer, Receiver, SentTags
 from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.broker.sessions.unacked import Run
-from leveret.storage.offset_ranges import joined
+from leveret.storage.offset_ranges import joined, total
 from leveret.storage.offset_set import Range
 
 _SENT_TAGS_MIN = 64
@@ -109,6 +109,7 @@ def _check_deadlines(consumer: Consumer) -> None:
         else:
             sent.popleft()
     if late:
+        channel.broker.counters.deadline_misses += total(missed)
         source.note_missed_deadlines(joined(missed), who=consumer.label)
     if late and _is_to_be_cancelled(consumer):
         _cancel(consumer)

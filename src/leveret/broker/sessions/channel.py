@@ -64,6 +64,7 @@ class Channel:
         self.nack_reasons: dict[str, int] = {}
         self.closed = False
         session.channels[self] = None
+        self.broker.counters.churn.channels_opened += 1
 
     @property
     def user(self) -> User:
@@ -267,6 +268,7 @@ class Channel:
         self.broker.flush()
         self.owed.release()
         self.closed = True
+        self.broker.counters.churn.channels_closed += 1
         self.session.channels.pop(self, None)
         self.broker.forget_channel(self)
         self.cancel_replies()

@@ -10,18 +10,20 @@ The rule: every publish is acked or nacked exactly once, and no ack goes out bef
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Publishes with one outcome: from the one after the previous entry up to the number `last`."""
+    """Publishes of one turn with one outcome: those after the previous entry, up to the number `last`."""
 
     last: int
     ticket: int
     nack: bool
     done: bool
+    since_us: int
 
 
 class Confirm(NamedTuple):
@@ -50,13 +52,16 @@ class Confirms:
         """Return the number of publishes that are neither acked nor nacked."""
         return self.last - self._confirmed
 
-    def expect(self, count: int, ticket: int, *, done: bool = False) -> None:
-        """Add publishes that are acked once the ticket is safe; `done` if they can't be undone."""
-        self._add(count, ticket, nack=False, done=done)
+    def expect(self, count: int, ticket: int, *, done: bool = False, since_us: int = 0) -> None:
+        """Add publishes that are acked once the ticket is safe; `done` if they can't be undone.
+
+        `since_us` is the time of the publishes, for the measurement of latency.
+        """
+        self._add(count, ticket, nack=False, done=done, since_us=since_us)
 
     def refuse(self, count: int) -> None:
         """Add publishes that are nacked."""
-        self._add(count, 0, nack=True, done=False)
+        self._add(count, 0, nack=True, done=False, since_us=0)
 
     def fail(self, safe_ticket: int) -> int:
         """Nack the publishes whose ticket is not safe, except those that are `done`; return their number."""
@@ -69,25 +74,31 @@ class Confirms:
             previous_last = entry.last
         return failed
 
-    def release(self, safe_ticket: int) -> list[Confirm]:
-        """Return the confirms that can be sent now, in the order of the publishes."""
+    def release(self, safe_ticket: int, acking: Callable[[int, int], None] | None = None) -> list[Confirm]:
+        """Return the confirms that can be sent now, in the order of the publishes.
+
+        `acking` is called with the time of publishes and their number, for all publishes of a turn at once.
+        """
         confirms: list[Confirm] = []
         waiting = self._waiting
         while waiting and waiting[0].ticket <= safe_ticket:
-            entry = waiting.popleft()
-            while waiting and waiting[0].nack == entry.nack and waiting[0].ticket <= safe_ticket:
+            nack, before = waiting[0].nack, self._confirmed
+            while waiting and waiting[0].nack == nack and waiting[0].ticket <= safe_ticket:
                 entry = waiting.popleft()
-            count = entry.last - self._confirmed
-            confirms.append(Confirm(entry.last, entry.nack, count > 1))
-            if not entry.nack:
+                if acking is not None and not nack:
+                    acking(entry.since_us, entry.last - self._confirmed)
+                self._confirmed = entry.last
+            count = self._confirmed - before
+            confirms.append(Confirm(self._confirmed, nack, count > 1))
+            if not nack:
                 self.acked += count
-            self._confirmed = entry.last
         return confirms
 
-    def _add(self, count: int, ticket: int, *, nack: bool, done: bool) -> None:
+    def _add(self, count: int, ticket: int, *, nack: bool, done: bool, since_us: int) -> None:
         self.last += count
         newest = self._waiting[-1] if self._waiting else None
-        if newest and newest.ticket == ticket and newest.nack == nack and newest.done == done:
+        outcome = (ticket, nack, done, since_us)
+        if newest and (newest.ticket, newest.nack, newest.done, newest.since_us) == outcome:
             newest.last = self.last
         else:
-            self._waiting.append(_Waiting(self.last, ticket, nack, done))
+            self._waiting.append(_Waiting(self.last, *outcome))

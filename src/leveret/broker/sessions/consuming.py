@@ -86,6 +86,7 @@ def _take_from(channel: Channel, request: ConsumeRequest, queue: Queue) -> None:
         timeout_us=deadlines.timeout_us(queue.settings, timeout_ms),
         has_own_timeout=timeout_ms is not None,
         marks_begun=arguments.marks_begun(request.arguments),
+        arguments=request.arguments,
     )
     queue.add_consumer(consumer)
     channel.add_consumer(consumer)
@@ -99,7 +100,9 @@ def _read(channel: Channel, request: ConsumeRequest, stream: Stream) -> None:
     _check_credit(request, stream)
     channel.broker.flush()
     reader = stream.reader(position.offset_in(stream))
-    reader.consumer = Consumer(channel, reader, request.tag, prefetch=request.prefetch)
+    reader.consumer = Consumer(
+        channel, reader, request.tag, prefetch=request.prefetch, arguments=request.arguments
+    )
     channel.add_consumer(reader.consumer)
     reader.wake()
 
@@ -108,7 +111,14 @@ def _peek(channel: Channel, request: ConsumeRequest, queue: Queue) -> None:
     """Send a queue's messages without taking them."""
     channel.broker.flush()
     peek = queue.peek()
-    peek.consumer = Consumer(channel, peek, request.tag, no_ack=request.no_ack, prefetch=request.prefetch)
+    peek.consumer = Consumer(
+        channel,
+        peek,
+        request.tag,
+        no_ack=request.no_ack,
+        prefetch=request.prefetch,
+        arguments=request.arguments,
+    )
     channel.add_consumer(peek.consumer)
     peek.wake()
 
@@ -147,7 +157,9 @@ def _join(channel: Channel, request: ConsumeRequest) -> int:
     user, group_settings = channel.session.user, settings.of_arguments(table)
     group = channel.vhost.groups.open(subject, name, group_settings, user=user, start=start)
     marks_begun = arguments.marks_begun(table)
-    member = Member(channel, group, request.tag, prefetch=request.prefetch, marks_begun=marks_begun)
+    member = Member(
+        channel, group, request.tag, prefetch=request.prefetch, marks_begun=marks_begun, arguments=table
+    )
     ticket = channel.broker.store.ticket
     channel.add_consumer(member, ticket=ticket)
     group.join(member)
@@ -195,6 +207,9 @@ def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[GetResul
             # All ready messages are at or above the durable mark.
             return None
         result = _hand_out(channel, queue, getter, records) if records else None
+        if result is None:
+            for counters in (channel.counters, queue.counters):
+                counters.got_empty += 1
         queue.wake()
         return encode(result)
 

@@ -37,7 +37,7 @@ def header_meaning(seen: dict[bytes, int], header: bytes) -> int:
         if named is None or named[2] != peek.headers[1]:
             # Later it would be too late to refuse a malformed header.
             canonical.headers_of(header)
-    _check_mode(peek.delivery_mode)
+    check_delivery_mode(peek.delivery_mode)
     if (
         peek.user_id is not None
         or direct_replies.NAME_BYTES in header
@@ -65,7 +65,7 @@ def header_meaning(seen: dict[bytes, int], header: bytes) -> int:
 def checked_meaning(user: User, header: bytes) -> int:
     """Return the flags and priority of a `SPECIAL` header; raise if its user ID is not the user's."""
     peek = canonical.peek(header)
-    _check_mode(peek.delivery_mode)
+    check_delivery_mode(peek.delivery_mode)
     if peek.user_id is not None:
         _check_user(user, peek.user_id)
     flags = PERSISTENT if peek.persistent else 0
@@ -94,7 +94,8 @@ def _keys_of(name: str, value: Value) -> list[str]:
     return [key for key in value if isinstance(key, str)]
 
 
-def _check_mode(mode: int | None) -> None:
+def check_delivery_mode(mode: int | None) -> None:
+    """Raise unless a message may have this delivery mode."""
     if mode is not None and mode not in (1, 2):
         raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode}}}")
 

@@ -126,8 +126,11 @@ def _accept(channel: Channel, route: Route, messages: list[Message], size: int, 
     if channel.transaction is not None:
         channel.transaction.publish(route, messages)
         return
-    if not route.queues and route.mandatory:
-        return_messages(channel, route, messages)
+    copy_count = count * len(route.queues)
+    own.routed += copy_count
+    others.routed += copy_count
+    if not copy_count:
+        note_unroutable(channel, route, messages)
     if route.refusing:
         _publish_to_refusing(channel, route, messages)
         return
@@ -166,6 +169,15 @@ def _publish_to_refusing(channel: Channel, route: Route, messages: Sequence[Mess
             channel.owed.refuse(count)
         else:
             channel.owed.expect(count, broker.store.ticket)
+
+
+def note_unroutable(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """Return messages that no queue takes if they are mandatory, else count them as dropped."""
+    if route.mandatory:
+        return_messages(channel, route, messages)
+        return
+    for counters in (channel.counters, route.exchange.counters):
+        counters.unroutable += len(messages)
 
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

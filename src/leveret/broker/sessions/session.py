@@ -18,6 +18,18 @@ from leveret.broker.sessions.client_core import ClientCore
 from leveret.broker.vhosts.vhost import VirtualHost
 
 
+class TlsView(NamedTuple):
+    """The encryption of a connection, in RabbitMQ's words; the certificate is the client's."""
+
+    protocol: str
+    key_exchange: str
+    cipher: str
+    hash: str
+    subject: str | None = None
+    issuer: str | None = None
+    validity: str | None = None
+
+
 class PeerView(NamedTuple):
     """The facts about a client that only the front knows."""
 
@@ -30,8 +42,9 @@ class PeerView(NamedTuple):
     heartbeat_s: int = 0
     properties: Mapping[str, Value] = {}
     """The properties that the client sent at login."""
-    prefetches: Mapping[int, int] = {}
-    """By channel number: the prefetch limit of consumers that start from now on."""
+    mechanism: str = ""
+    """How the client has logged in, such as `PLAIN`."""
+    tls: TlsView | None = None
 
 
 class Peer(Protocol):
@@ -42,6 +55,9 @@ class Peer(Protocol):
         """Return whether the client has logged in and neither side has begun to close."""
 
     def describe(self) -> PeerView: ...
+
+    def consumer_prefetch(self, channel: int) -> int:
+        """Return the prefetch limit of consumers that start from now on on a channel of this number."""
 
     def tell_blocked(self, reason: str | None) -> None:
         """Tell the client why its publishes are held back, or with None that they no longer are."""
@@ -74,7 +90,7 @@ class Session(Generic[C]):
     def __init__(self, broker: ClientCore[Session[C], C], peer: Peer, *, name: str, origin: Origin) -> None:
         self.broker = broker
         self.peer = peer
-        self.name = name
+        self.name = self.addresses = name
         self.origin = origin
         self.channels: dict[C, None] = {}
         self.since_us = broker.now_us()
@@ -112,6 +128,7 @@ class Session(Generic[C]):
 
     def enter(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
+        self.broker.counters.churn.connections_opened += 1
 
     def check_access(self, what: str, kind: str, name: str) -> None:
         """Raise AccessRefused unless the user may `configure`, `write` or `read` this queue or exchange."""

@@ -25,16 +25,18 @@ def commit(channel: Channel, buffer: Buffer) -> int:
     """Commit the publishes and settlements; return the ticket under which they are durable."""
     channel.broker.flush()
     work = Work(channel.broker)
-    unroutable: list[tuple[Route, list[Message]]] = []
+    reached: list[tuple[Route, list[Message], int]] = []
     for route, messages in buffer.publishes:
         queues = _queues_now(channel.vhost, route)
         for queue in queues:
             work.publish(queue, messages)
-        if not queues and route.mandatory:
-            unroutable.append((route, messages))
+        reached.append((route, messages, len(queues)))
     _check_room(channel.broker, work)
-    for route, messages in unroutable:
-        publishing.return_messages(channel, route, messages)
+    for route, messages, queue_count in reached:
+        for counters in (channel.counters, route.exchange.counters):
+            counters.routed += len(messages) * queue_count
+        if not queue_count:
+            publishing.note_unroutable(channel, route, messages)
     counts: Counter[Consumer] = Counter()
     for taken, verdict, wish in buffer.settlements:
         counts.update(settling.settle_at_sources(taken, verdict, wish, work))

@@ -29,6 +29,7 @@ class Owner(Protocol):
     """The session that owns an exclusive queue."""
 
     name: str
+    addresses: str
 
 
 class Host(Protocol):
@@ -248,6 +249,8 @@ class Destination:
         """Count the last messages of the log, and note them for the audit."""
         self.counters.published += len(messages)
         self.counters.bytes_in = self.log.appended_bytes
+        if self.durable:
+            self.broker.counters.disk_writes += len(messages)
         if self.trail is not None:
             time_us, ticket = self.log.newest_us or self.broker.now_us(), self.broker.store.ticket
             self.trail.arrived(messages, self.log.next, time_us=time_us, ticket=ticket)

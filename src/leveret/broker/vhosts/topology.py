@@ -12,6 +12,7 @@ from typing import Final
 from leveret.broker.access.accounts import User
 from leveret.broker.canonical import Value, decode
 from leveret.broker.core import DefiningCore
+from leveret.broker.counters import Counters
 from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.exchanges.exchange import Bound, Exchange
@@ -37,6 +38,8 @@ class Topology:
         self.broker = broker
         self.name = name
         self.version = 0
+        self.counters = Counters()
+        """The counters of ended connections; `sampling` adds those of open ones."""
         self.queues: dict[str, Destination] = {}
         """Queues and streams by name."""
         self.plain_queues: dict[str, Queue] = {}
@@ -96,6 +99,10 @@ class Topology:
 
     def describe(self, exchange: Exchange) -> str:
         return f"exchange '{exchange.name}' in vhost '{self.name}'"
+
+    def sources_of(self, destination: Bound) -> list[Exchange]:
+        """Return the exchanges to which a queue or an exchange is bound, besides the default exchange."""
+        return list(self._bound_to.get(destination, ()))
 
     # routing
 

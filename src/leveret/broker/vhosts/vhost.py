@@ -90,6 +90,7 @@ class VirtualHost(Topology):
             self._unregister(exchange, binding.destination, all_bindings=True)
             changes += self._binding_changes(exchange, *binding, removed=True)
         del self.exchanges[exchange.name]
+        self.broker.counters.deleted_exchanges.take_over(exchange.counters)
         if exchange.durable:
             changes.append(Change(ExchangeRow(self.name, exchange.name, exchange.type), removed=True))
         changes += self._remove_bindings_to(exchange)
@@ -133,6 +134,8 @@ class VirtualHost(Topology):
             dedup=dedup,
         )
         self.version += 1
+        self.broker.counters.churn.queues_declared += 1
+        self.broker.counters.churn.queues_created += 1
         if declared.audit_us:
             self.returned_messages.update_retention()
         if lasting:
@@ -188,6 +191,7 @@ class VirtualHost(Topology):
         self.plain_queues.pop(queue.name, None)
         del self.queues[queue.name]
         self.version += 1
+        self.broker.counters.queue_deleted(queue.settings.queue_type, queue.counters)
         changes = self._remove_bindings_to(queue)
         if queue.durable and queue.owner is None:
             changes.append(Change(self._queue_row(queue), removed=True))
@@ -218,9 +222,12 @@ class VirtualHost(Topology):
         logs = [log for log in self.side_logs if log is not None]
         for queue in queues:
             queue.close()
+            self.broker.counters.queue_deleted(queue.settings.queue_type, queue.counters)
             if queue.trail is not None:
                 self.broker.ledger.forget_trail(queue.trail)
             logs += queue.logs
+        for exchange in self.exchanges.values():
+            self.broker.counters.deleted_exchanges.take_over(exchange.counters)
         for objects in (self.queues, self.plain_queues, self.streams, self.exchanges):
             objects.clear()
         self.version += 1

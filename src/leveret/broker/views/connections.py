@@ -10,23 +10,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
 from leveret.broker.groups.group import Group
 from leveret.broker.queues import direct_replies
+from leveret.broker.queues.consumer import NO_ARGUMENTS
 from leveret.broker.queues.deliverer import Deliverer
+from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import PeerView
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, View, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queues.consumer import Consumer
-    from leveret.broker.sessions.channel import Channel
     from leveret.broker.sessions.session import Session
 
 
 class ConnectionView(NamedTuple):
     name: str
     """The addresses at both ends, and the client's name for the connection."""
+    addresses: str
+    """The addresses and ports at both ends, the client's first: RabbitMQ's name of the connection."""
     user: str
     vhost: str
     address: str
@@ -42,6 +46,7 @@ class ConnectionView(NamedTuple):
 
 class ChannelView(NamedTuple):
     connection: str
+    addresses: str
     number: int
     user: str
     vhost: str
@@ -60,11 +65,14 @@ class ChannelView(NamedTuple):
     uncommitted_acks: int
     nacks: Mapping[str, int]
     """Refused publishes by reason."""
+    idle_since_us: int | None
+    """Time since which nothing was counted on the channel, or None if something was in the last seconds."""
     counters: Counters
 
 
 class ConsumerView(NamedTuple):
     connection: str
+    addresses: str
     channel: int
     tag: str
     user: str
@@ -81,6 +89,9 @@ class ConsumerView(NamedTuple):
     timeout_us: int
     """Time that a delivery may take; 0 for no limit."""
     unacked: int
+    arguments: Mapping[str, Value] = NO_ARGUMENTS
+    is_single_active: bool = False
+    """Whether the queue has a single active consumer, and it is this one."""
 
 
 _SORTS: Final[dict[str, Callable[[Session[Channel]], Any]]] = {
@@ -95,11 +106,22 @@ def list_connections(
     broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
 ) -> Listing[ConnectionView]:
     """Return a page of the connections that have entered a virtual host, of all users or one."""
-    return sorted_page(running(broker, selection, user=user), selection, keys=_SORTS, describe=_connection)
+    return sorted_page(running(broker, selection, user=user), selection, keys=_SORTS, describe=describe)
 
 
 def one_connection(broker: Broker, name: str) -> ConnectionView | None:
-    return next((_connection(session) for session in running(broker) if session.name == name), None)
+    return next((describe(session) for session in running(broker) if session.name == name), None)
+
+
+def session_at(broker: Broker, addresses: str) -> Session[Channel] | None:
+    """Return the connection between these addresses: RabbitMQ's name of a connection."""
+    return next((session for session in running(broker) if session.addresses == addresses), None)
+
+
+def channel_at(broker: Broker, addresses: str, number: int) -> Channel | None:
+    session = session_at(broker, addresses)
+    channels = () if session is None else session.channels
+    return next((channel for channel in channels if channel.number == number), None)
 
 
 def list_channels(
@@ -146,6 +168,13 @@ def counters_of(session: Session[Channel]) -> Counters:
     return sums
 
 
+def consumer_view(consumer: Consumer) -> ConsumerView:
+    """Return the view of a consumer, a reader's consumer or a member of a group."""
+    channel = consumer.channel
+    assert isinstance(channel, Channel)
+    return _consumer(channel, consumer)
+
+
 def _page_of_parts(
     sessions: Iterable[Session[Channel]],
     selection: Selection,
@@ -167,10 +196,11 @@ def _page_of_parts(
     return Listing(page, filtered, total)
 
 
-def _connection(session: Session[Channel]) -> ConnectionView:
+def describe(session: Session[Channel]) -> ConnectionView:
     peer = session.peer.describe()
     return ConnectionView(
         session.name,
+        session.addresses,
         session.user.name,
         session.vhost.name,
         session.origin.address,
@@ -188,32 +218,33 @@ def _state(session: Session[Channel], peer: PeerView) -> str:
     return "running" if peer.reads else "flow"
 
 
-def _sorted_channels(session: Session[Channel]) -> list[Channel]:
+def sorted_channels(session: Session[Channel]) -> list[Channel]:
     return sorted(session.channels, key=attrgetter("number"))
 
 
 def _channels(session: Session[Channel]) -> list[ChannelView]:
-    prefetches = session.peer.describe().prefetches
-    return [_channel(channel, prefetches.get(channel.number, 0)) for channel in _sorted_channels(session)]
+    return [describe_channel(channel) for channel in sorted_channels(session)]
 
 
-def _channel(channel: Channel, consumer_prefetch: int) -> ChannelView:
-    transaction = channel.transaction
+def describe_channel(channel: Channel) -> ChannelView:
+    transaction, history = channel.transaction, channel.counters.history
     return ChannelView(
         channel.session.name,
+        channel.session.addresses,
         channel.number,
         channel.session.user.name,
         channel.vhost.name,
         channel.owed.confirms is not None,
         transaction is not None,
         channel.prefetch,
-        consumer_prefetch,
+        channel.session.peer.consumer_prefetch(channel.number),
         _consumer_count_on(channel),
         channel.unacked.count,
         0 if channel.owed.confirms is None else len(channel.owed.confirms),
         0 if transaction is None else sum(len(messages) for _, messages in transaction.publishes),
         0 if transaction is None else sum(map(len, transaction.settled())),
         dict(channel.nack_reasons),
+        channel.session.since_us if history is None else history.unchanged_since_us,
         channel.counters.copy(),
     )
 
@@ -227,16 +258,27 @@ def _consumer_count(session: Session[Channel]) -> int:
 
 
 def _consumers(session: Session[Channel]) -> list[ConsumerView]:
-    return [view for channel in _sorted_channels(session) for view in _consumers_on(channel)]
+    parts = (part for channel in sorted_channels(session) for part in consumers_on(channel))
+    return [view for view in map(describe_consumer, parts) if view is not None]
 
 
-def _consumers_on(channel: Channel) -> Iterator[ConsumerView]:
-    for _, consumer in sorted(channel.consumers.items()):
-        yield _consumer(channel, consumer)
-    if channel.reply_tag is not None:
-        yield ConsumerView(
-            *_identity(channel, channel.reply_tag), direct_replies.NAME, None, False, False, True, 0, 0, 0, 0
-        )
+def consumers_on(channel: Channel) -> list[tuple[Channel, Consumer | None]]:
+    """Return the channel with each of its consumers, and with None for its consumer of direct replies."""
+    found: list[tuple[Channel, Consumer | None]] = [
+        (channel, consumer) for _, consumer in sorted(channel.consumers.items())
+    ]
+    return found if channel.reply_tag is None else [*found, (channel, None)]
+
+
+def describe_consumer(part: tuple[Channel, Consumer | None]) -> ConsumerView | None:
+    """Return the view of an element of `consumers_on`; None if the consumer has ended meanwhile."""
+    channel, consumer = part
+    if consumer is not None:
+        return _consumer(channel, consumer) if consumer.tag in channel.consumers else None
+    if channel.reply_tag is None:
+        return None
+    own = _identity(channel, channel.reply_tag)
+    return ConsumerView(*own, direct_replies.NAME, None, False, False, True, 0, 0, 0, 0)
 
 
 def _consumer(channel: Channel, consumer: Consumer) -> ConsumerView:
@@ -254,9 +296,11 @@ def _consumer(channel: Channel, consumer: Consumer) -> ConsumerView:
         consumer.priority,
         consumer.timeout_us,
         consumer.outstanding,
+        consumer.arguments,
+        active is consumer,
     )
 
 
-def _identity(channel: Channel, tag: str) -> tuple[str, int, str, str, str]:
+def _identity(channel: Channel, tag: str) -> tuple[str, str, int, str, str, str]:
     session = channel.session
-    return session.name, channel.number, tag, session.user.name, channel.vhost.name
+    return session.name, session.addresses, channel.number, tag, session.user.name, channel.vhost.name

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import sha256
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
-from leveret.broker.exchanges.exchange import Exchange
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
+from leveret.broker.exchanges.exchange import Bound, Exchange
+from leveret.broker.queues.erlang_terms import identity
+from leveret.broker.vhosts.policies import AppliedPolicies
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -29,6 +32,7 @@ class ExchangeView(NamedTuple):
     """The exchange that gets messages which this one can't route."""
     bindings: int
     counters: Counters
+    policies: AppliedPolicies
 
 
 class BindingView(NamedTuple):
@@ -42,56 +46,67 @@ class BindingView(NamedTuple):
     arguments: Mapping[str, Value]
 
     @property
-    def name(self) -> str:
-        """The names of source and destination, for the selection by name."""
-        return f"{self.source} {self.destination}"
+    def arguments_hash(self) -> str:
+        """Return a short hash of the arguments, which stays as it is after a restart; empty without them."""
+        if not self.arguments:
+            return ""
+        digest = sha256(identity(self.arguments)).digest()
+        return urlsafe_b64encode(digest[:_HASH_BYTES]).decode("ascii")
 
 
-class _ExchangeIn(NamedTuple):
-    vhost: VirtualHost
-    exchange: Exchange
-
-    @property
-    def name(self) -> str:
-        return self.exchange.name
-
-    @property
-    def counters(self) -> Counters:
-        return self.exchange.counters
+_binding_order: Final = attrgetter("source", "destination", "routing_key")
+_HASH_BYTES: Final = 6
 
 
-_SORTS: Final[dict[str, Callable[[_ExchangeIn], Any]]] = {
-    "name": attrgetter("vhost.name", "exchange.name"),
-    "type": attrgetter("exchange.type"),
-    "bindings": lambda item: len(item.exchange.router),
-}
-
-
-def list_exchanges(broker: Broker, selection: Selection = EVERYTHING) -> Listing[ExchangeView]:
-    vhosts = selection.vhosts_of(broker)
-    items = (_ExchangeIn(vhost, exchange) for vhost in vhosts for exchange in vhost.exchanges.values())
-    return sorted_page(items, selection, keys=_SORTS, describe=_exchange)
+def each_exchange(broker: Broker, vhosts: Collection[str]) -> list[ExchangeView]:
+    """Return the exchanges of these virtual hosts, by name."""
+    hosts = [broker.vhosts[vhost] for vhost in vhosts]
+    return [_exchange(host, exchange) for host in hosts for _, exchange in sorted(host.exchanges.items())]
 
 
 def one_exchange(broker: Broker, vhost: str, name: str) -> ExchangeView | None:
     host = broker.vhosts[vhost]
     exchange = host.exchanges.get(name)
-    return None if exchange is None else _exchange(_ExchangeIn(host, exchange))
+    return None if exchange is None else _exchange(host, exchange)
 
 
-def list_bindings(
-    broker: Broker, selection: Selection = EVERYTHING, *, source: str | None = None
-) -> Listing[BindingView]:
-    """Return a page of bindings by virtual host and exchange, of one source or all; `sort` has no effect."""
-    bindings = (binding for vhost in selection.vhosts_of(broker) for binding in _bindings(vhost, source))
-    return unsorted_page(bindings, selection, describe=lambda binding: binding)
+def each_binding(broker: Broker, vhosts: Collection[str], *, source: str | None = None) -> list[BindingView]:
+    """Return the bindings of these virtual hosts, of one source or all, by source, destination and key."""
+    return [
+        binding
+        for vhost in vhosts
+        for binding in sorted(_bindings(broker.vhosts[vhost], source), key=_binding_order)
+    ]
+
+
+def bindings_to(broker: Broker, vhost: str, name: str, *, is_queue: bool) -> list[BindingView]:
+    """Return the bindings whose destination is this queue or exchange."""
+    host = broker.vhosts[vhost]
+    destination: Bound | None = (host.queues if is_queue else host.exchanges).get(name)
+    if destination is None:
+        return []
+    found = [_default_binding(vhost, name)] if is_queue else []
+    for source in host.sources_of(destination):
+        found += [
+            BindingView(vhost, source.name, name, is_queue, key, arguments)
+            for _, key, arguments in source.router.bindings_of(destination)
+        ]
+    return sorted(found, key=_binding_order)
+
+
+def bindings_between(
+    broker: Broker, vhost: str, source: str, destination: str, *, is_queue: bool
+) -> list[BindingView]:
+    """Return the bindings of one source and one destination."""
+    found = bindings_to(broker, vhost, destination, is_queue=is_queue)
+    return [binding for binding in found if binding.source == source]
 
 
 def _bindings(vhost: VirtualHost, source: str | None) -> Iterator[BindingView]:
     if source in (None, ""):
-        for name in sorted(vhost.queues):
-            yield BindingView(vhost.name, "", name, True, name, {})
-    for exchange in [vhost.exchanges[name] for name in sorted(vhost.exchanges)]:
+        for name in vhost.queues:
+            yield _default_binding(vhost.name, name)
+    for exchange in vhost.exchanges.values():
         if source not in (None, exchange.name):
             continue
         for destination, key, arguments in exchange.router.bindings:
@@ -99,8 +114,12 @@ def _bindings(vhost: VirtualHost, source: str | None) -> Iterator[BindingView]:
             yield BindingView(vhost.name, exchange.name, destination.name, is_queue, key, arguments)
 
 
-def _exchange(item: _ExchangeIn) -> ExchangeView:
-    vhost, exchange = item
+def _default_binding(vhost: str, queue: str) -> BindingView:
+    """Return the binding to the default exchange that every queue has."""
+    return BindingView(vhost, "", queue, True, queue, {})
+
+
+def _exchange(vhost: VirtualHost, exchange: Exchange) -> ExchangeView:
     return ExchangeView(
         vhost.name,
         exchange.name,
@@ -112,4 +131,5 @@ def _exchange(item: _ExchangeIn) -> ExchangeView:
         exchange.alternate,
         len(exchange.router),
         exchange.counters.copy(),
+        exchange.policies,
     )

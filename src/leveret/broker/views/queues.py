@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.broker.canonical import Value
+from leveret.broker.canonical import Value, decode
 from leveret.broker.counters import Counters
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhosts.policies import NO_POLICIES, AppliedPolicies
+from leveret.broker.views.connections import ConsumerView, consumer_view
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
+from leveret.storage.records import PERSISTENT
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from leveret.broker.queries.lease_notes import Query
     from leveret.broker.queues.queue import Queue
     from leveret.broker.vhosts.destination import Destination
+
+
+LOOP_RETURNS: Final = 3
+"""A message that was requeued more often is in a redelivery loop: the toolkit's detector begins there."""
 
 
 class QueryView(NamedTuple):
@@ -52,7 +59,7 @@ class QueueView(NamedTuple):
     """`one_queue(broker, "/", "orders")`."""
 
     id: int
-    """ID of the queue's log, never reused. Two views with one ID differ only in figures."""
+    """ID of the queue's log, never reused. Two views with one ID differ only in figures and tags."""
     vhost: str
     name: str
     type: str
@@ -72,8 +79,14 @@ class QueueView(NamedTuple):
     """The lowest unsettled offset."""
     span: int
     """Number of offsets from `low` to the highest delivered one."""
+    memory_bytes: int
+    """Bytes of messages that are in memory only, because no checkpoint has written them yet."""
     counters: Counters
     policies: AppliedPolicies = NO_POLICIES
+    exclusive_tag: str | None = None
+    """The tag of the exclusive consumer."""
+    active_tag: str | None = None
+    """The tag of the single active consumer."""
     queries: tuple[QueryView, ...] = ()
     stream: StreamView | None = None
 
@@ -83,27 +96,43 @@ class QueueView(NamedTuple):
 
 
 class QueueRun(NamedTuple):
-    """An iterator over queues; each queue is described when it is reached."""
+    """The present queues by name, to be described one by one."""
 
+    queues: Sequence[Destination]
     costly: int
     """Number of streams and queues with queries: their views take ten times as long as others."""
-    views: Iterator[QueueView]
+    describe: Callable[[Destination], QueueView | None]
+    """Returns the view of a queue, or None if the queue has been deleted meanwhile."""
 
 
-_SORTS: Final[dict[str, Callable[[Destination], Any]]] = {
-    "name": attrgetter("vhost.name", "name"),
+class SizesView(NamedTuple):
+    """Sizes of the messages in a queue."""
+
+    ready_bytes: int
+    """Bytes of the bodies of ready messages."""
+    unacked_bytes: int
+    persistent: int
+    """Number of persistent messages."""
+    persistent_bytes: int
+    first_timestamp: int | None
+    """The timestamp property of the first ready message."""
+
+
+FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
+    "name": attrgetter("name"),
+    "vhost": attrgetter("vhost.name"),
     "type": attrgetter("settings.queue_type"),
+    "durable": attrgetter("durable"),
     "messages": lambda queue: queue.ready + queue.unacked + queue.delayed,
     "ready": attrgetter("ready"),
     "unacked": attrgetter("unacked"),
     "delayed": attrgetter("delayed"),
     "consumers": attrgetter("consumer_count"),
+    "memory_bytes": attrgetter("log.pending_bytes"),
 }
-
-
-def list_queues(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueueView]:
-    queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
-    return sorted_page(queues, selection, keys=_SORTS, describe=lambda queue: _queue(broker, queue))
+"""Figures of queues that are known without a view."""
+_SIZED_MAX: Final = 4096
+"""Number of messages whose sizes are added up: 2 ms of work."""
 
 
 def one_queue(broker: Broker, vhost: str, name: str) -> QueueView | None:
@@ -112,12 +141,61 @@ def one_queue(broker: Broker, vhost: str, name: str) -> QueueView | None:
 
 
 def each_queue(broker: Broker, vhosts: Collection[str]) -> QueueRun:
-    """Return an iterator over the present queues by name; it skips queues that are deleted meanwhile."""
+    """Return the present queues of these virtual hosts, by name."""
     hosts = [broker.vhosts[vhost] for vhost in vhosts]
-    queues = [vhost.queues[name] for vhost in hosts for name in sorted(vhost.queues)]
+    queues = [queue for vhost in hosts for _, queue in sorted(vhost.queues.items())]
     costly = sum(len(vhost.streams) for vhost in hosts)
     costly += sum(queue.leases is not None for vhost in hosts for queue in vhost.plain_queues.values())
-    return QueueRun(costly, (_queue(broker, queue) for queue in queues if not queue.deleted))
+    return QueueRun(costly=costly, queues=queues, describe=partial(_unless_deleted, broker))
+
+
+def queue_counters(queue: Destination) -> Counters:
+    """Return the counters of a queue of a `QueueRun`."""
+    return queue.counters
+
+
+def _unless_deleted(broker: Broker, queue: Destination) -> QueueView | None:
+    return None if queue.deleted else _queue(broker, queue)
+
+
+def queue_sizes(broker: Broker, vhost: str, name: str) -> SizesView | None:
+    """Return the sizes of a queue's messages; None for a stream or if there are too many to add them up."""
+    queue = broker.vhosts[vhost].plain_queues.get(name)
+    if queue is None or queue.ready + queue.unacked + queue.delayed > _SIZED_MAX:
+        return None
+    cursor, log = queue.cursor, queue.log
+    low = cursor.settled.low
+    everything = list(cursor.settled.unsettled_within(low, log.next)) if low < log.next else []
+    ready_bytes = unacked_bytes = persistent = persistent_bytes = 0
+    for summary in log.summaries(everything):
+        if summary.offset in cursor.in_flight:
+            unacked_bytes += summary.body_bytes
+        else:
+            ready_bytes += summary.body_bytes
+        if summary.flags & PERSISTENT:
+            persistent += 1
+            persistent_bytes += summary.body_bytes
+    first = cursor.waiting.next_ready
+    record = None if first is None else log.read_one(first)
+    timestamp = None if record is None else decode(record.header).get("timestamp")
+    return SizesView(
+        ready_bytes,
+        unacked_bytes,
+        persistent,
+        persistent_bytes,
+        timestamp if isinstance(timestamp, int) else None,
+    )
+
+
+def consumers_of(broker: Broker, vhost: str, name: str) -> list[ConsumerView]:
+    """Return the consumers of a queue, the readers of a stream, and the members of groups that read it."""
+    host = broker.vhosts[vhost]
+    stream = host.streams.get(name)
+    if stream is None:
+        return [consumer_view(consumer) for consumer in host.plain_queues[name].consumers]
+    readers = [consumer_view(reader.consumer) for reader in stream.readers if reader.consumer is not None]
+    members = [member for group, _ in host.groups.reading(stream) for member in group.members]
+    return readers + [consumer_view(member) for member in members]
 
 
 def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueryView]:
@@ -141,7 +219,7 @@ def _queue(broker: Broker, queue: Destination) -> QueueView:
         queue.settings.queue_type,
         queue.durable,
         queue.auto_delete,
-        None if owner is None else owner.name,
+        None if owner is None else owner.addresses,
         queue.table,
         queue.consumer_count,
         queue.ready,
@@ -150,6 +228,7 @@ def _queue(broker: Broker, queue: Destination) -> QueueView:
         len(cursor.returns),
         cursor.settled.low,
         cursor.settled.span,
+        queue.log.pending_bytes,
         queue.counters.copy(),
         queue.policies,
     )
@@ -157,7 +236,15 @@ def _queue(broker: Broker, queue: Destination) -> QueueView:
     if stream is not None:
         return _with_stream(view, stream, [group for group, _ in vhost.groups.reading(stream)])
     plain = vhost.plain_queues[queue.name]
-    return view if plain.leases is None else view._replace(queries=tuple(_queries(plain)))
+    if plain.leases is not None:
+        view = view._replace(queries=tuple(_queries(plain)))
+    exclusive, active = plain.consumers.exclusive, plain.consumers.active
+    if exclusive is None and active is None:
+        return view
+    return view._replace(
+        exclusive_tag=None if exclusive is None else exclusive.tag,
+        active_tag=None if active is None else active.tag,
+    )
 
 
 def _with_stream(view: QueueView, stream: Stream, groups: Sequence[Group]) -> QueueView:

@@ -137,8 +137,12 @@ class Connection(Wire):
             self.frame_max,
             self.heartbeat_s,
             self.properties,
-            {number: channel.consumer_prefetch for number, channel in self.channels.items()},
+            self.mechanism,
+            self.tls,
         )
+
+    def consumer_prefetch(self, channel: int) -> int:
+        return self.channels[channel].consumer_prefetch
 
     # input
 

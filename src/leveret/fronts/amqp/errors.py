@@ -10,6 +10,7 @@ AMQP_ERRORS: dict[type[errors.BrokerError], type[amqp.AmqpError]] = {
     errors.NotFound: amqp.NotFound,
     errors.Locked: amqp.ResourceLocked,
     errors.PreconditionFailed: amqp.PreconditionFailed,
+    errors.UnknownExchangeType: amqp.CommandInvalid,
     errors.Unsupported: amqp.NotImplemented_,
     errors.Malformed: amqp.SyntaxError_,
 }

@@ -81,7 +81,8 @@ def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
     name = connection.properties.get("connection_name")
     if isinstance(name, str):
         connection.session.name = f"{connection.name} {name}"
-    mechanism, logins, origin = method.mechanism, connection.broker.logins, connection.session.origin
+    mechanism = connection.mechanism = method.mechanism
+    logins, origin = connection.broker.logins, connection.session.origin
     done = partial(_finish_login, connection, mechanism)
     if mechanism == EXTERNAL and connection.external is not None:
         connection.state = State.AUTHENTICATING

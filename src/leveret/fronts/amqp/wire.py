@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.broker.errors import BrokerError
     from leveret.broker.sessions.channel import Channel
     from leveret.broker.sessions.route import Route
-    from leveret.broker.sessions.session import Session
+    from leveret.broker.sessions.session import Session, TlsView
 
 DELIVER_BYTES_MAX: Final = 2 << 20
 """While more unsent bytes than this wait, nothing is delivered."""
@@ -58,6 +58,9 @@ class Wire(ABC):
         self.heartbeat_s = 0
         self.properties: Mapping[str, Value] = {}
         """Client properties of connection.start-ok."""
+        self.mechanism = ""
+        """Login mechanism of connection.start-ok."""
+        self.tls: TlsView | None = None
         self.external: str | None = None
         """User of a login with the mechanism EXTERNAL, empty without a certificate that names one. None: the
         client was not asked for a certificate, and EXTERNAL is not offered."""
@@ -100,7 +103,9 @@ class Wire(ABC):
         self.out.clear()
         if self.out_bytes >= DELIVER_BYTES_MAX:
             self.session.wake_consumers()
-        self.session.counters.octets_out += self.out_bytes
+        counters = self.session.counters
+        counters.octets_out += self.out_bytes
+        counters.packets_out += 1
         self.out_bytes = 0
         return data
 

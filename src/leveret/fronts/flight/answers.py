@@ -17,6 +17,7 @@ from leveret.broker.errors import (
     NotFound,
     PreconditionFailed,
     QueryRefused,
+    UnknownExchangeType,
     Unsupported,
 )
 from leveret.broker.queries.lease_notes import LeaseNote
@@ -38,6 +39,7 @@ CODES: dict[type[BrokerError], int] = {
     NotFound: 404,
     Locked: 405,
     PreconditionFailed: 406,
+    UnknownExchangeType: 503,
     Unsupported: 540,
     Malformed: 502,
 }

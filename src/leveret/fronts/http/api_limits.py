@@ -11,6 +11,8 @@ class ApiLimits:
 
     body_max_bytes: int = 64 << 10
     """Largest body of a request."""
+    publish_max_bytes: int = 4 << 20
+    """Largest body of a request that publishes a message."""
     definitions_max_bytes: int = 16 << 20
     """Largest file of definitions; 10,000 queues with their bindings take 4 MB."""
     durability_timeout_s: float = 10.0

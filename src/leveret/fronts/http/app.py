@@ -23,16 +23,25 @@ from starlette.routing import Route
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.fronts.http.admin_actions import AdminActions, Record
+from leveret.fronts.http.aliveness import Aliveness
 from leveret.fronts.http.api_limits import ApiLimits
 from leveret.fronts.http.auth import log_in
+from leveret.fronts.http.bindings import Bindings
+from leveret.fronts.http.connections import Connections
 from leveret.fronts.http.definitions import Definitions
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.endpoints import Endpoints, Resource
 from leveret.fronts.http.errors import answer
+from leveret.fronts.http.exchanges import Exchanges
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
+from leveret.fronts.http.health_checks import HealthChecks
 from leveret.fronts.http.limits import Limits
-from leveret.fronts.http.overview import show_overview
+from leveret.fronts.http.messages import Messages
+from leveret.fronts.http.metrics import Metrics
+from leveret.fronts.http.node_facts import NodeFacts
+from leveret.fronts.http.nodes import Nodes
+from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
@@ -49,10 +58,11 @@ def create_app(
     changed: Callable[[], None],
     record: Record | None = None,
     limits: ApiLimits = ApiLimits(),  # noqa: B008  (frozen)
+    node: Callable[[], NodeFacts] = NodeFacts,
 ) -> Starlette:
     """Return the application. `changed` is called before a handler changes the broker: it begins a turn.
 
-    `record` gets all requests that may change something.
+    `record` gets all requests that may change something. `node` returns the facts that only the server knows.
     """
     durability = Durability(broker, changed=changed, wait_s=limits.durability_timeout_s)
 
@@ -61,9 +71,18 @@ def create_app(
 
     users = Users(broker, changed=changed)
     resources: list[Resource] = [
+        Metrics(broker, node=node),
+        Overview(broker, node=node),
         Queues(broker, changed=changed),
+        Messages(broker, changed=changed, wait_s=limits.durability_timeout_s),
+        Exchanges(broker, changed=changed),
+        Bindings(broker, changed=changed),
         Topics(broker, changed=changed),
         Groups(broker, changed=changed, durable=durability.reached),
+        Connections(broker, changed=changed),
+        Nodes(broker, changed=changed, node=node),
+        Aliveness(broker, changed=changed, wait_s=limits.durability_timeout_s),
+        HealthChecks(broker, node=node),
         users,
         TopicPermissions(broker, changed=changed),
         ParametersApi(broker, changed=changed),
@@ -78,7 +97,6 @@ def create_app(
     return Starlette(
         routes=[
             Route("/health", make.public(partial(show_health, broker))),
-            Route("/api/overview", make.reading(partial(show_overview, broker))),
             *(route for resource in resources for route in resource.routes(make)),
         ],
         middleware=[Middleware(RawPaths), *([] if record is None else [Middleware(AdminActions, record)])],

@@ -77,6 +77,15 @@ def is_monitor(user: User) -> bool:
     return bool(user.tags & _MONITORS)
 
 
+def is_administrator(user: User) -> bool:
+    return ADMINISTRATOR in user.tags
+
+
+def check_monitor(user: User) -> None:
+    if not is_monitor(user):
+        raise NotAuthorised("Not monitor user")
+
+
 def check_administrator(user: User) -> None:
     if ADMINISTRATOR not in user.tags:
         raise NotAuthorised("Not administrator user")
@@ -90,10 +99,6 @@ def check_policymaker(user: User) -> None:
 def visible(broker: Broker, user: User) -> list[str]:
     """Return the names of the virtual hosts that the user may see, in order."""
     return [name for name in vhost_names(broker) if _sees(user, name)]
-
-
-def _sees(user: User, vhost: str) -> bool:
-    return vhost in user.permissions or ADMINISTRATOR in user.tags
 
 
 def enter_as_policymaker(broker: Broker, user: User, name: str) -> str:
@@ -113,6 +118,11 @@ def enter(broker: Broker, user: User, name: str) -> str:
     if not _sees(user, name):
         raise NotAuthorised("User not authorised to access virtual host")
     return name
+
+
+def _sees(user: User, vhost: str) -> bool:
+    """Return whether the user may see a virtual host: administrators see all, whatever they may do there."""
+    return vhost in user.permissions or ADMINISTRATOR in user.tags
 
 
 def _origin(request: Request) -> Origin:

@@ -27,15 +27,17 @@ from leveret.broker.errors import (
     Locked,
     Malformed,
     PreconditionFailed,
+    UnknownExchangeType,
     Unsupported,
 )
-from leveret.fronts.http.json_replies import reply, text
+from leveret.fronts.http.json_replies import jsonable, reply, text
 
 STATUSES: dict[type[BrokerError], tuple[int, str]] = {
     AccessRefused: (401, "not_authorised"),
     broker_errors.NotFound: (404, "Object Not Found"),
     Locked: (400, "bad_request"),
     PreconditionFailed: (400, "bad_request"),
+    UnknownExchangeType: (400, "bad_request"),
     Unsupported: (501, "not_implemented"),
     Malformed: (400, "bad_request"),
 }
@@ -58,14 +60,14 @@ class Problem(HTTPException):
         self,
         status: int,
         word: str,
-        sentence: str | list[str],
+        sentence: str | list[object],
         *,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """`sentence` is a list where RabbitMQ has one: an Erlang tuple of a word and a name."""
+        """RabbitMQ has some reasons that are lists: `["not_boolean", "yes"]`."""
         super().__init__(status, str(sentence), headers)
         self.word = word
-        self.sentence = sentence
+        self.reason = sentence
 
 
 class NotAuthenticated(Problem):
@@ -102,7 +104,7 @@ def problem_of(error: Exception) -> Problem | None:
 async def answer(request: Request, error: Exception) -> Response:
     """Return the response for an error. All error responses are made in this function."""
     if isinstance(error, Problem):
-        reason = text(error.sentence) if isinstance(error.sentence, str) else error.sentence
+        reason = text(error.reason) if isinstance(error.reason, str) else jsonable(error.reason)
         return reply({"error": error.word, "reason": reason}, error.status_code, error.headers)
     if isinstance(error, HTTPException) and error.status_code != 404:
         phrase = HTTPStatus(error.status_code).phrase

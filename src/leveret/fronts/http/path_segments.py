@@ -30,3 +30,9 @@ class RawPaths:
 def segment(request: Request, name: str) -> str:
     """Return a decoded segment of the path. Bytes that are not UTF-8 are escaped, as in all names."""
     return unquote(request.path_params[name], errors="surrogateescape")
+
+
+def exchange_segment(request: Request, name: str) -> str:
+    """Return a segment that names an exchange: the default exchange, which has no name, is `amq.default`."""
+    found = segment(request, name)
+    return "" if found == "amq.default" else found

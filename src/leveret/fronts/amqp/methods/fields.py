@@ -7,6 +7,7 @@ from typing import Any, cast
 from leveret.amqp.methods import Method
 from leveret.amqp.tables import Value
 from leveret.broker.errors import NotFound
+from leveret.broker.operations.requester import Requester
 from leveret.fronts.amqp.channel import AmqpChannel
 
 
@@ -28,3 +29,12 @@ def answer(channel: AmqpChannel, method: Any, reply: Method, *, defined: int = 0
         channel.reply(reply, defined=defined)
     elif defined:
         channel.core.owed.await_definition(defined)
+
+
+def requester(channel: AmqpChannel) -> Requester:
+    """Return the channel's client, as operations know it."""
+    return Requester(channel.session.user, channel.vhost, channel.session)
+
+
+def in_turn() -> None:
+    """Do nothing: operations begin a turn with this function, and a method is handled in one already."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pamqp import commands as spec
 
 from leveret.amqp.methods import make
-from leveret.broker.canonical import Value
-from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.queues import arguments, direct_replies
-from leveret.broker.queues.arguments import declared_settings
-from leveret.broker.queues.queue import Queue
-from leveret.broker.usage_limits import check_queue_limit
+from leveret.broker.errors import NotFound
+from leveret.broker.operations import bindings, queues
+from leveret.broker.operations.bindings import WantedBinding
+from leveret.broker.operations.queues import QueueDeclaration
+from leveret.broker.queues import direct_replies
 from leveret.broker.vhosts.destination import Destination
-from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
+from leveret.broker.vhosts.reserved_names import cleaned
 from leveret.fronts.amqp.channel import AmqpChannel
-from leveret.fronts.amqp.methods.fields import answer, queue_name, table_of
+from leveret.fronts.amqp.methods.fields import answer, in_turn, queue_name, requester, table_of
 
 
 def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
@@ -53,92 +51,33 @@ def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) 
 
 
 def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Destination:
-    vhost, session = channel.vhost, channel.session
-    generated = not name
-    if generated:
-        name = f"amq.gen-{channel.broker.token()}"
-    session.check_access("configure", "queue", name)
-    table = vhost.metadata.with_default_type(
-        table_of(method), durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete
-    )
-    current = vhost.queues.get(name)
-    if current is not None:
-        _check_equivalent(channel, current, method, table)
-        return current
-    if not generated:
-        check_not_reserved("queue", name)
-    check_queue_limit(channel.broker, vhost, name)
-    if generated:
-        arguments.check_server_named(table)
-    wanted = declared_settings(table, queue=name, vhost=vhost.name)
-    if wanted.queue_type != "classic":
-        arguments.check_lasting(
-            queue=name,
-            vhost=vhost.name,
-            durable=method.durable,
-            exclusive=method.exclusive,
-            auto_delete=method.auto_delete,
-        )
-    arguments.check_segment_bytes(wanted)
-    if wanted.queue_type == "stream":
-        vhost.groups.check_declaration(name)
-    if wanted.dead_letter_exchange is not None:
-        session.check_access("read", "queue", name)
-        session.check_access("write", "exchange", wanted.dead_letter_exchange)
-    return vhost.add_queue(
+    wanted = QueueDeclaration(
         name,
         durable=method.durable,
         auto_delete=method.auto_delete,
-        owner=channel.session if method.exclusive else None,
-        table=table,
-        declared=wanted,
+        exclusive=method.exclusive,
+        table=table_of(method),
     )
-
-
-def _check_equivalent(
-    channel: AmqpChannel, current: Destination, method: spec.Queue.Declare, table: Mapping[str, Value]
-) -> None:
-    subject = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
-    current.check_access(channel.session)
-    if method.exclusive != (current.owner is not None):
-        raise current.locked()
-    arguments.check_same("durable", current.durable, method.durable, **subject)
-    arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **subject)
-    arguments.check_equivalent(current.table, table, **subject)
-
-
-def _check_binding(channel: AmqpChannel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
-    """Return the queue's name and the routing key; raise if the user may not bind them."""
-    name, key = queue_name(channel, cleaned(method.queue)), method.routing_key
-    if not method.queue and not key:
-        key = name
-    check_not_default(method.exchange)
-    channel.session.check_access("write", "queue", name)
-    channel.vhost.check_source(channel.session.user, method.exchange, key)
-    return name, key
+    queue, _ = queues.declare(channel.broker, requester(channel), wanted, begin=in_turn)
+    return queue
 
 
 def bind(channel: AmqpChannel, method: spec.Queue.Bind) -> None:
-    name, key = _check_binding(channel, method)
-    exchange = channel.vhost.exchange(method.exchange)
-    queue = channel.vhost.queue(name)
-    queue.check_access(channel.session)
-    exchange.router.check_arguments(table_of(method))
-    defined = channel.vhost.bind(exchange, queue, key, table_of(method))
+    defined = bindings.bind(requester(channel), _wanted(channel, method), begin=in_turn)
     answer(channel, method, spec.Queue.BindOk(), defined=defined)
 
 
 def unbind(channel: AmqpChannel, method: spec.Queue.Unbind) -> None:
-    name, key = _check_binding(channel, method)
-    exchange = channel.vhost.exchanges.get(method.exchange)
-    queue = channel.vhost.queues.get(name)
-    defined = 0
-    if exchange is not None and queue is not None:
-        if exchange.router.has(queue, key, table_of(method)):
-            queue.check_access(channel.session)
-        channel.vhost.groups.check_unbind(exchange, queue)
-        defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
+    defined = bindings.unbind(requester(channel), _wanted(channel, method), begin=in_turn)
     channel.reply(spec.Queue.UnbindOk(), defined=defined)
+
+
+def _wanted(channel: AmqpChannel, method: spec.Queue.Bind | spec.Queue.Unbind) -> WantedBinding:
+    """Return the binding; without a queue and a key, both are those of the queue declared last."""
+    name, key = queue_name(channel, cleaned(method.queue)), method.routing_key
+    if not method.queue and not key:
+        key = name
+    return WantedBinding(method.exchange, name, is_queue=True, key=key, table=table_of(method))
 
 
 def purge(channel: AmqpChannel, method: spec.Queue.Purge) -> None:
@@ -153,31 +92,17 @@ def purge(channel: AmqpChannel, method: spec.Queue.Purge) -> None:
 
 def delete(channel: AmqpChannel, method: spec.Queue.Delete) -> None:
     name = queue_name(channel, cleaned(method.queue))
-    channel.session.check_access("configure", "queue", name)
-    queue = channel.vhost.queues.get(name)
-    count = defined = ticket = 0
-    if queue is not None:
-        queue.check_access(channel.session)
-        channel.broker.bring_up_to_date(queue)
-        if name in channel.vhost.streams:
-            channel.vhost.groups.check_deletion(channel.vhost.streams[name])
-        else:
-            count = _count_deleted(channel.vhost.plain_queues[name], method)
-        defined = channel.vhost.delete_queue(queue)
-        # Before the ticket is durable, a crash could bring the queue back.
-        ticket = channel.broker.store.ticket if queue.durable else 0
+    deleted = queues.delete(
+        channel.broker,
+        requester(channel),
+        name,
+        if_unused=method.if_unused,
+        if_empty=method.if_empty,
+        begin=in_turn,
+    )
     if not method.nowait:
-        channel.reply(spec.Queue.DeleteOk(count), defined=defined, ticket=ticket)
-
-
-def _count_deleted(queue: Queue, method: spec.Queue.Delete) -> int:
-    """Return how many messages a deletion removes; raise if if-unused or if-empty forbids it."""
-    if method.if_unused and (queue.consumers or queue.is_held):
-        raise PreconditionFailed(f"{queue} in use")
-    count = queue.ready + queue.delayed
-    if method.if_empty and (count or queue.hidden):
-        raise PreconditionFailed(f"{queue} not empty")
-    return count
+        reply = spec.Queue.DeleteOk(deleted.messages)
+        channel.reply(reply, defined=deleted.defined, ticket=deleted.ticket)
 
 
 HANDLERS: dict[Any, Any] = {
