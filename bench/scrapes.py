@@ -2,8 +2,8 @@
 
 The broker has 10,000 queues. One connection publishes persistent messages with confirms to another queue,
 and one consumes and acks each, both as fast as the broker lets them. Each round measures this traffic alone,
-with a scrape of `/metrics` or of `/metrics/per-object` every 5 s, and with a scrape of `/metrics` every 5 s
-beside a client that polls the overview every second. The figures are the rate, the broker's processor time
+with a scrape of `/metrics` or of `/metrics/per-object` every 5 s, with a client that polls the overview every
+second, and with both. The figures are the rate, the broker's processor time
 for each message, which a noisy machine disturbs less, and the ratios of both to those alone, taken within a
 round. A second part measures for how long scrapes hold others up: the confirm latency
 of a client that publishes one message after another, alone and while scrapes follow one another without a
@@ -68,6 +68,7 @@ BESIDE: dict[str, Greedy | None] = {
     "alone": None,
     "/metrics every 5 s": scrape((SUMS, INTERVAL_S)),
     "/metrics/per-object every 5 s": scrape((SINGLE, INTERVAL_S)),
+    "overview every second": scrape((OVERVIEW, 1.0)),
     "/metrics every 5 s, overview every second": scrape((SUMS, INTERVAL_S), (OVERVIEW, 1.0)),
 }
 WITHOUT_PAUSE: dict[str, Greedy | None] = {

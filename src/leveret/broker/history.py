@@ -14,8 +14,8 @@ for histories that are made with `ALL_RINGS` two more for a day. Who records wha
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -35,29 +35,41 @@ _S: Final = 1_000_000
 _VALUE: Final = Struct("<q")
 
 
+class _Shape(NamedTuple):
+    """The names of a history, and the binary form of its samples."""
+
+    indexes: Mapping[str, int]
+    row: Struct
+
+
+@cache
+def _shape(names: tuple[str, ...]) -> _Shape:
+    return _Shape({name: index for index, name in enumerate(names)}, Struct(f"<{len(names)}q"))
+
+
 class History:
     """`history.rate("published")`: the past of the numbers whose names it was made with."""
 
-    __slots__ = ("_indexes", "_rings", "_row")
+    __slots__ = ("_rings", "_shape")
 
-    def __init__(self, names: Sequence[str], rings: Sequence[RingSize] = RINGS) -> None:
-        self._indexes = {name: index for index, name in enumerate(names)}
-        self._row = Struct(f"<{len(names)}q")
+    def __init__(self, names: tuple[str, ...], rings: Sequence[RingSize] = RINGS) -> None:
+        self._shape = _shape(names)
         self._rings = [_Ring(size) for size in rings]
 
     def record(self, time_us: int, values: Sequence[int], *, most: int = SAMPLES_MAX) -> None:
         """Add a sample to every ring whose interval has gone by.
 
         The finest ring keeps `most` samples, the others a part that is smaller in proportion."""
-        row = self._row.pack(*values)
+        row = self._shape.row.pack(*values)
         for ring in self._rings:
-            ring.add(time_us, row, most / SAMPLES_MAX)
+            if time_us >= ring.due_us:
+                ring.add(time_us, row, most / SAMPLES_MAX)
 
     @property
     def newest(self) -> tuple[int, ...]:
         """The values of the last sample."""
         rows = self._rings[0].rows
-        return self._row.unpack(rows[-1]) if rows else (0,) * len(self._indexes)
+        return self._shape.row.unpack(rows[-1]) if rows else (0,) * len(self._shape.indexes)
 
     @property
     def unchanged_since_us(self) -> int | None:
@@ -76,7 +88,7 @@ class History:
     def samples(self, names: Sequence[str], *, age_s: int, incr_s: int, now_us: int) -> list[tuple[int, int]]:
         """Return times and sums of these numbers, newest first, at multiples of `incr_s` back to `age_s`."""
         ring = next((ring for ring in self._rings if ring.span_us >= age_s * _S), self._rings[-1])
-        times_us, sums = list(ring.times_us), [self._sum(row, names) for row in ring.rows]
+        times_us, sums = ring.times_us, [self._sum(row, names) for row in ring.rows]
         newest_us = now_us // (incr_s * _S) * incr_s * _S
         found = []
         for time_us in range(newest_us, newest_us - age_s * _S - 1, -incr_s * _S):
@@ -86,7 +98,8 @@ class History:
         return found
 
     def _sum(self, row: bytes, names: Sequence[str]) -> int:
-        return sum(_VALUE.unpack_from(row, 8 * self._indexes[name])[0] for name in names)
+        indexes = self._shape.indexes
+        return sum(_VALUE.unpack_from(row, 8 * indexes[name])[0] for name in names)
 
 
 class Histories:
@@ -106,18 +119,19 @@ class Histories:
 class _Ring:
     """Samples at most once per interval, oldest first."""
 
-    __slots__ = ("_interval_us", "rows", "span_us", "times_us")
+    __slots__ = ("_interval_us", "due_us", "rows", "span_us", "times_us")
 
     def __init__(self, size: RingSize) -> None:
         self._interval_us = size.interval_s * _S
         self.span_us = size.span_s * _S
-        self.times_us: deque[int] = deque()
-        self.rows: deque[bytes] = deque()
+        self.due_us = 0
+        """Time from which on another sample is taken."""
+        self.times_us: list[int] = []
+        self.rows: list[bytes] = []
 
     def add(self, time_us: int, row: bytes, share: float) -> None:
         times_us, rows = self.times_us, self.rows
-        if times_us and time_us // self._interval_us <= times_us[-1] // self._interval_us:
-            return
+        self.due_us = (time_us // self._interval_us + 1) * self._interval_us
         if len(rows) > 1 and rows[-1] == row == rows[-2]:
             # Of equal samples the first and the last are enough.
             times_us[-1] = time_us
@@ -126,5 +140,4 @@ class _Ring:
             rows.append(row)
         most = max(2, int(share * (self.span_us // self._interval_us + 1)))
         while len(rows) > most or (len(rows) > 2 and times_us[1] <= time_us - self.span_us):
-            times_us.popleft()
-            rows.popleft()
+            del times_us[0], rows[0]

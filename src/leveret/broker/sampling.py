@@ -16,20 +16,17 @@ finest rings (25 MB): with many active objects the past of each is shorter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from leveret.broker.core import Core
-from leveret.broker.counters import CHURN, FIGURES, Counters, values_of
+from leveret.broker.counters import CHURN, FIGURES, Counters, sum_of, values_of
 from leveret.broker.history import ALL_RINGS, INTERVAL_S, RINGS, SAMPLES_MAX, History, RingSize
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import Session
-from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.vhost import VirtualHost
-
-T = TypeVar("T")
 
 INTERVAL_US: Final = INTERVAL_S * 1_000_000
 KEPT_MAX: Final = 100_000
@@ -38,8 +35,8 @@ LENGTHS: Final = ("ready", "unacked", "delayed")
 DISK: Final = ("disk_reads", "disk_writes")
 _SLICE: Final = 800
 """Idle queues that are looked at without a pause: 1 ms."""
-_COST_OF_SESSION: Final = 6
-"""Time for a connection or a channel, whose counters are added up, in that of an idle queue."""
+_COST_OF_SAMPLE, _COST_OF_BEGIN, _COST_OF_SUM = 3, 6, 2
+"""Time for a sample, a new history, and for adding up the counters of an object, in that of an idle queue."""
 _churn_of: Callable[[object], tuple[int, ...]] = attrgetter(*CHURN)
 
 
@@ -90,7 +87,7 @@ class Sampler:
         now_us = self._broker.now_us()
         self._broker.timers.set(self, (now_us // INTERVAL_US + 1) * INTERVAL_US, self._run)
 
-    def add(self, names: Sequence[str], read: Callable[[], Sequence[int]]) -> History:
+    def add(self, names: tuple[str, ...], read: Callable[[], Sequence[int]]) -> History:
         """Return a history of numbers that `read` returns at each sweep."""
         history = History(names, ALL_RINGS)
         self._added.append(_Added(history, read))
@@ -124,15 +121,10 @@ class Sampler:
         totals, totals_of = broker.counters.copy(), {}
         for vhost in list(broker.vhosts.values()):
             totals_of[vhost.name] = vhost.counters.copy()
-            standing = Standing()
-            for queues in _batches(list(vhost.queues.values())):
-                standing = standing.plus(self._look_at_queues(queues))
-                if self._is_slice_full(len(queues)):
-                    yield
-            self.standing[vhost.name] = standing
-            for exchanges in _batches(list(vhost.exchanges.values())):
-                self._look_at(exchange.counters for exchange in exchanges)
-                if self._is_slice_full(len(exchanges)):
+            yield from self._look_at_queues(vhost)
+            for exchange in list(vhost.exchanges.values()):
+                self._look_at(exchange.counters)
+                if self._is_slice_full():
                     yield
         for session in list(broker.sessions):
             if session not in broker.sessions:
@@ -142,55 +134,61 @@ class Sampler:
             totals.take_over(counted)
             if session.has_entered and session.vhost.name in totals_of:
                 totals_of[session.vhost.name].take_over(counted)
-            if self._is_slice_full(_COST_OF_SESSION * (1 + len(session.channels))):
+            if self._is_slice_full():
                 yield
         self._finish(totals, totals_of)
 
-    def _is_slice_full(self, cost: int) -> bool:
-        """Add to the cost of the slice, and return whether others should have a turn."""
-        self._slice += cost
+    def _is_slice_full(self) -> bool:
+        """Return whether others should have a turn before the sweep goes on."""
         if self._slice < _SLICE:
             return False
         self._slice = 0
         return True
 
-    def _look_at_queues(self, queues: Sequence[Destination]) -> Standing:
-        now_us = self._broker.now_us()
+    def _look_at_queues(self, vhost: VirtualHost) -> Iterator[None]:
+        """Take samples of the queues and streams of a virtual host, and add up their messages."""
         ready = unacked = delayed = consumers = 0
-        for queue in queues:
-            counters, lengths = queue.counters, (queue.ready, queue.unacked, queue.delayed)
+        for queue in list(vhost.queues.values()):
+            counters, waiting = queue.counters, queue.cursor.waiting
+            lengths = (waiting.ready, queue.unacked, waiting.delayed)
             ready += lengths[0]
             unacked += lengths[1]
             delayed += lengths[2]
             consumers += queue.consumer_count
-            if counters.history is None and counters == _NOTHING:
-                continue
-            if counters.history is None:
-                counters.history = _begun(now_us, _NAMES, before=sum(lengths) - counters.published)
-            self._record(counters, now_us, lengths)
-        return Standing(ready, unacked, delayed, consumers)
-
-    def _look_at(self, all_counters: Iterable[Counters]) -> None:
-        now_us = self._broker.now_us()
-        for counters in all_counters:
-            if counters.history is None and counters != _NOTHING:
-                counters.history = _begun(now_us, FIGURES)
+            self._slice += 1
+            if counters.history is None and values_of(counters) != _ZEROS:
+                self._begin(counters, _NAMES, before=sum(lengths) - counters.published)
             if counters.history is not None:
-                self._record(counters, now_us)
+                self._record(counters, lengths)
+            if self._is_slice_full():
+                yield
+        self.standing[vhost.name] = Standing(ready, unacked, delayed, consumers)
+
+    def _look_at(self, counters: Counters) -> None:
+        """Take a sample of an exchange, a channel or a connection."""
+        self._slice += 1
+        if counters.history is None and values_of(counters) != _ZEROS:
+            self._begin(counters, FIGURES)
+        if counters.history is not None:
+            self._record(counters)
 
     def _look_at_session(self, session: Session[Channel]) -> Counters:
         """Take samples of a connection and its channels, and return the sum of their counters."""
-        channels = [channel.counters for channel in session.channels]
-        self._look_at((session.counters, *channels))
-        sums = session.counters.copy()
-        for counters in channels:
-            sums.take_over(counters)
-        return sums
+        own = [session.counters, *(channel.counters for channel in session.channels)]
+        for counters in own:
+            self._look_at(counters)
+        self._slice += _COST_OF_SUM * len(own)
+        return sum_of(own)
 
-    def _record(self, counters: Counters, now_us: int, more: tuple[int, ...] = ()) -> None:
+    def _begin(self, counters: Counters, names: tuple[str, ...], *, before: int = 0) -> None:
+        counters.history = _begun(self._broker.now_us(), names, before=before)
+        self._slice += _COST_OF_BEGIN
+
+    def _record(self, counters: Counters, more: tuple[int, ...] = ()) -> None:
         assert counters.history is not None
-        counters.history.record(now_us, (*values_of(counters), *more), most=self._kept)
+        counters.history.record(self._broker.now_us(), (*values_of(counters), *more), most=self._kept)
         self._history_count += 1
+        self._slice += _COST_OF_SAMPLE
 
     def _finish(self, totals: Counters, totals_of: dict[str, Counters]) -> None:
         """Record the sums of a sweep."""
@@ -214,12 +212,12 @@ class Sampler:
         self._totals, self._totals_of = totals, totals_of
 
 
-_NOTHING: Final = Counters()
+_ZEROS: Final = values_of(Counters())
 _NAMES: Final = (*FIGURES, *LENGTHS)
 
 
 def _begun(
-    now_us: int, names: Sequence[str], rings: Sequence[RingSize] = RINGS, *, before: int = 0
+    now_us: int, names: tuple[str, ...], rings: Sequence[RingSize] = RINGS, *, before: int = 0
 ) -> History:
     """Return the history of an object whose first event was counted less than 5 s ago.
 
@@ -228,10 +226,6 @@ def _begun(
     history = History(names, rings)
     values = [0] * len(names)
     if before > 0:
-        values[list(names).index("ready")] = before
+        values[names.index("ready")] = before
     history.record(now_us - INTERVAL_US, values)
     return history
-
-
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[start : start + _SLICE] for start in range(0, len(items), _SLICE))
