@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
@@ -97,6 +97,15 @@ class Batch(NamedTuple):
         start = max(start, self.first)
         messages = self.messages[start - self.first : stop - self.first]
         return Batch(start, self.time_us, messages, size_of(messages))
+
+    def persistent_parts(self) -> Iterator[Batch]:
+        """Yield the runs of persistent messages."""
+        offset = self.first
+        for persistent, group in groupby(message.flags & PERSISTENT for message in self.messages):
+            count = len(list(group))
+            if persistent:
+                yield self.slice(offset, offset + count)
+            offset += count
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         start = max(start, self.first)

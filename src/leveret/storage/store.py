@@ -12,10 +12,9 @@ and covered by a durable round. So recovery needs only the last checkpoint and t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from leveret.storage.catalog import CATALOG_LOG, LogImage, LogSpec, change
@@ -36,7 +35,7 @@ from leveret.storage.journal import ENTRY_BYTES, Entry, Kind, Outcome
 from leveret.storage.log import BlockCache, Log, measure
 from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.progress import Progress
-from leveret.storage.records import PERSISTENT, Batch, Message
+from leveret.storage.records import Batch, Message
 from leveret.storage.recovery import Recovered, load_progress, recover, remove_drafts, remove_strays
 from leveret.storage.retention import Retention
 from leveret.storage.space_reserve import Reserve
@@ -429,7 +428,7 @@ class Store:
         if persistent:
             self._wal.collect(log.id, batch)
         else:
-            for part in _persistent_parts(batch):
+            for part in batch.persistent_parts():
                 self._wal.collect(log.id, part)
         log.add(batch)
         log.appended_bytes += size
@@ -594,13 +593,3 @@ def _lock(files: Files) -> Lock:
         return files.lock("lock")
     except OSError as error:
         raise write_failed(error, "lock") from error
-
-
-def _persistent_parts(batch: Batch) -> Iterator[Batch]:
-    """Yield the runs of persistent messages in a batch."""
-    offset = batch.first
-    for persistent, group in groupby(message.flags & PERSISTENT for message in batch.messages):
-        count = len(list(group))
-        if persistent:
-            yield batch.slice(offset, offset + count)
-        offset += count

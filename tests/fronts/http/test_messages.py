@@ -7,6 +7,7 @@ import pytest
 from leveret.broker.operations import messages as operations
 from leveret.broker.operations.messages import RequestChannel
 from leveret.fronts.http import messages
+from leveret.fronts.http.api_limits import ApiLimits
 from tests.fronts.http.views import crashed_and_started
 
 PUBLISH = "/api/exchanges/%2F/amq.default/publish"
@@ -150,7 +151,7 @@ def test_a_request_ends_at_once_when_its_session_is_closed(api):
 def test_a_large_message_is_taken_and_a_larger_one_is_not(api):
     api.ask("PUT", "/api/queues/%2F/q", body={})
     assert publish(api, payload="x" * (3 << 20)).json == {"routed": True}
-    assert publish(api, payload="x" * messages.PUBLISH_BYTES_MAX).status == 413
+    assert publish(api, payload="x" * ApiLimits().publish_max_bytes).status == 413
     assert api.ask("POST", PUBLISH, "guest:wrong", body=b"x" * 100_000).status == 401
 
 

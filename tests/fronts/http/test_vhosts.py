@@ -72,7 +72,7 @@ def test_its_creator_may_do_everything_in_it_and_others_nothing(api: Api) -> Non
         ({"default_queue_type": "fast"}, "'fast' is not a type of queue: default_queue_type is one of "),
         ({"description": 5}, "description is 5; it must be a string."),
         ({"tags": 7}, "tags must be a list of strings"),
-        ({"description": "\ud800"}, "is not valid text"),
+        ({"description": "\ud800"}, "not_json"),
         ({"colour": "red"}, "Field 'colour' is unknown"),
     ],
 )
