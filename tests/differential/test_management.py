@@ -26,8 +26,6 @@ WIDTH = "Leveret does not keep the width of integers: see `erlang_terms`."
 TOO_LARGE = "RabbitMQ takes values that do not fit AMQP's types; other clients can't read them."
 DEFAULT_BINDING = "RabbitMQ invents a default binding of a queue that does not exist."
 ONE_NODE = "Leveret is one process: the node of a declaration has no meaning."
-NO_OWNER = "RabbitMQ declares an exclusive queue whose owner is gone at once."
-PATH_NAME = "RabbitMQ declares a queue with another name than the one in the path."
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,6 @@ QUEUES = [
     ),
     Ask("PUT", f"{QUEUE}/m-q", {"node": "rabbit@nope"}, ONE_NODE),
     Ask("DELETE", f"{QUEUE}/m-q", differs="as before"),
-    Ask("PUT", f"{QUEUE}/m-x", {"exclusive": True}, NO_OWNER),
     Ask("PUT", f"{QUEUE}/m-q", {"durable": True, "arguments": {"x-max-length": 5}}),
     Ask("PUT", f"{QUEUE}/m-q", {"durable": True, "arguments": {"x-max-length": 5}}),
     Ask("PUT", f"{QUEUE}/m-q", {"durable": False}),

@@ -4,6 +4,8 @@ from base64 import b64encode
 
 import pytest
 
+from leveret.broker.operations import messages as operations
+from leveret.broker.operations.messages import RequestChannel
 from leveret.fronts.http import messages
 from tests.fronts.http.views import crashed_and_started
 
@@ -124,6 +126,25 @@ def test_a_long_get_lets_others_have_a_turn(api, count):
     api.add_queue("q", 100)
     assert len(get(api, count=count, ackmode="ack_requeue_false", truncate=0)) == count
     assert api.broker.depth("q") == 100 - count
+
+
+def test_a_request_ends_at_once_when_its_session_is_closed(api):
+    api.add_queue("q", 1)
+    core, found = api.broker.server.broker, []
+
+    def request():
+        with RequestChannel(core, api.guest, "/", begin=lambda: None) as channel:
+            operations.get(channel, "q", no_ack=False, done=found.append)
+            channel.expect_confirm(found.append)
+            channel.expect_answer(lambda: found.append("answered"))
+            (session,) = core.sessions
+            session.peer.force_close("the user was deleted")
+
+    api.broker.call(request)
+    message, *others = found
+    assert (message.key, message.body) == ("q", b"x")
+    assert others == [(False, True), "answered"]
+    assert api.broker.depth("q") == 1
 
 
 def test_a_large_message_is_taken_and_a_larger_one_is_not(api):

@@ -93,6 +93,9 @@ class RequestChannel:
     ) -> None:
         """Requeue what is unacked, and forget the session."""
         self._begin()
+        self._end()
+
+    def _end(self) -> None:
         self.core.close()
         self._session.end()
 
@@ -127,7 +130,7 @@ class RequestChannel:
     def cancel(self, consumer: Consumer) -> bool:
         return False
 
-    # Peer; a request is short, and its answer waits for the disk, so nothing must be told
+    # Peer
 
     def describe(self) -> PeerView:
         return PeerView("HTTP")
@@ -142,7 +145,12 @@ class RequestChannel:
         pass
 
     def force_close(self, reason: str) -> None:
-        pass
+        """End the request: its publish is refused, and its get finds nothing."""
+        self._end()
+        while self._publications:
+            self._publications.popleft()(Publication(routed=False, refused=True))
+        while self._answers:
+            self._answers.popleft()()
 
 
 def publish(channel: RequestChannel, message: NewMessage, done: Callable[[Publication], None]) -> None:
@@ -166,7 +174,7 @@ def get(
 ) -> None:
     """Get one message; `done` is called with None if no message is ready, perhaps only after a sync."""
     found: list[GetResult | None] = []
-    channel.expect_answer(lambda: done(_got(found[-1])))
+    channel.expect_answer(lambda: done(_got(found[0]) if found else None))
 
     def keep(result: GetResult | None) -> bytes:
         found.append(result)

@@ -58,10 +58,21 @@ _binding_order: Final = attrgetter("source", "destination", "routing_key")
 _HASH_BYTES: Final = 6
 
 
-def each_exchange(broker: Broker, vhosts: Collection[str]) -> list[ExchangeView]:
-    """Return the exchanges of these virtual hosts, by name."""
+class PresentExchange(NamedTuple):
+    """An exchange that is described when its turn comes."""
+
+    host: VirtualHost
+    exchange: Exchange
+
+
+def each_exchange(broker: Broker, vhosts: Collection[str]) -> list[PresentExchange]:
+    """Return the present exchanges of these virtual hosts, by name."""
     hosts = [broker.vhosts[vhost] for vhost in vhosts]
-    return [_exchange(host, exchange) for host in hosts for _, exchange in sorted(host.exchanges.items())]
+    return [PresentExchange(host, each) for host in hosts for _, each in sorted(host.exchanges.items())]
+
+
+def exchange_view(present: PresentExchange) -> ExchangeView:
+    return _exchange(*present)
 
 
 def one_exchange(broker: Broker, vhost: str, name: str) -> ExchangeView | None:
@@ -70,13 +81,23 @@ def one_exchange(broker: Broker, vhost: str, name: str) -> ExchangeView | None:
     return None if exchange is None else _exchange(host, exchange)
 
 
-def each_binding(broker: Broker, vhosts: Collection[str], *, source: str | None = None) -> list[BindingView]:
-    """Return the bindings of these virtual hosts, of one source or all, by source, destination and key."""
-    return [
-        binding
-        for vhost in vhosts
-        for binding in sorted(_bindings(broker.vhosts[vhost], source), key=_binding_order)
-    ]
+def each_binding(
+    broker: Broker, vhosts: Collection[str], *, source: str | None = None
+) -> Iterator[BindingView]:
+    """Yield the bindings of these virtual hosts, of one source or all, by source, destination and key.
+
+    The caller may pause between two bindings; what is deleted meanwhile may be yielded or not.
+    """
+    for vhost in vhosts:
+        host = broker.vhosts.get(vhost)
+        if host is None:
+            continue
+        if source in (None, ""):
+            for name in sorted(host.queues):
+                yield _default_binding(vhost, name)
+        for name, exchange in sorted(host.exchanges.items()):
+            if source in (None, name):
+                yield from _bindings_from(host, exchange)
 
 
 def bindings_to(broker: Broker, vhost: str, name: str, *, is_queue: bool) -> list[BindingView]:
@@ -102,16 +123,14 @@ def bindings_between(
     return [binding for binding in found if binding.source == source]
 
 
-def _bindings(vhost: VirtualHost, source: str | None) -> Iterator[BindingView]:
-    if source in (None, ""):
-        for name in vhost.queues:
-            yield _default_binding(vhost.name, name)
-    for exchange in vhost.exchanges.values():
-        if source not in (None, exchange.name):
-            continue
-        for destination, key, arguments in exchange.router.bindings:
-            is_queue = not isinstance(destination, Exchange)
-            yield BindingView(vhost.name, exchange.name, destination.name, is_queue, key, arguments)
+def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> list[BindingView]:
+    found = [
+        BindingView(
+            vhost.name, exchange.name, destination.name, not isinstance(destination, Exchange), key, arguments
+        )
+        for destination, key, arguments in exchange.router.bindings
+    ]
+    return sorted(found, key=_binding_order)
 
 
 def _default_binding(vhost: str, queue: str) -> BindingView:

@@ -27,9 +27,11 @@ from leveret.broker.operations.exchanges import ExchangeDeclaration
 from leveret.broker.operations.requester import Requester
 from leveret.broker.views.exchanges import (
     ExchangeView,
+    PresentExchange,
     bindings_to,
     each_binding,
     each_exchange,
+    exchange_view,
     one_exchange,
 )
 from leveret.fronts.http import amqp_refusals
@@ -44,8 +46,12 @@ from leveret.fronts.http.path_segments import exchange_segment, segment
 from leveret.fronts.http.rates import OF_EXCHANGE, Ranges, message_stats, ranges_of
 from leveret.fronts.http.request_bodies import Body, text_in, truth_in
 
-_CHEAP: Final[dict[str, Callable[[ExchangeView], Any]]] = {
-    name: attrgetter(name) for name in ("name", "vhost", "type", "durable", "auto_delete", "internal")
+_CHEAP: Final[dict[str, Callable[[PresentExchange], Any]]] = {
+    "vhost": attrgetter("host.name"),
+    **{
+        name: attrgetter(f"exchange.{name}")
+        for name in ("name", "type", "durable", "auto_delete", "internal")
+    },
 }
 
 
@@ -64,9 +70,8 @@ class Exchanges:
 
     def _list(self, request: Request, vhosts: Collection[str]) -> Awaitable[Response]:
         ranges = ranges_of(request, now_us=self._broker.now_us())
-        rows = Rows(
-            each_exchange(self._broker, vhosts), row=lambda view: _described(view, ranges), cheap=_CHEAP
-        )
+        present = each_exchange(self._broker, vhosts)
+        rows = Rows(present, row=lambda each: _described(exchange_view(each), ranges), cheap=_CHEAP)
         return reply_listed(request, rows)
 
     def show(self, request: Request, user: User) -> Response:

@@ -101,6 +101,15 @@ async def reply_listed(request: Request, rows: Rows[Item], *, paged: bool = True
     )
 
 
+async def gathered(items: Iterable[Item]) -> list[Item]:
+    """Return the items as a list for `Rows`, made in pieces: other clients have a turn between them."""
+    found, pauses = [], _Pauses()
+    for item in items:
+        found.append(item)
+        await pauses.pause_if_due()
+    return found
+
+
 def reply_object(request: Request, row: Row | Sequence[Row]) -> Response:
     """Return one object, or a few of a list without orders, with the columns that the query asks for."""
     return reply(columns_in(row, columns_of(request)))
