@@ -32,7 +32,7 @@ def test_a_queue_shows_what_it_is_and_what_it_holds(api, channel):
         "auto_delete": False,
         "exclusive": False,
         "arguments": {"x-max-length": 5},
-        "node": "leveret",
+        "node": api.broker.server.broker.node,
         "consumers": 0,
         "messages": 3,
         "messages_details": {"rate": 0.0},
