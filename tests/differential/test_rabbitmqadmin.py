@@ -74,6 +74,10 @@ COMMANDS: list[tuple[str, ...]] = [
     ("delete", "queue", "name=admin-quorum"),
     ("delete", "queue", "name=nope"),
     ("list", "queues"),
+    ("list", "nodes", "running", "type"),
+    ("-f", "kvp", "show", "overview", "rates_mode", "rabbitmq_version"),
+    ("list", "consumers"),
+    ("close", "connection", "name=nope"),
 ]
 
 

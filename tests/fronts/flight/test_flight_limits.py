@@ -190,7 +190,7 @@ def staged(broker: Broker, stages: object) -> int:
 
 
 def test_the_process_of_the_endpoint_is_one_of_the_brokers_helpers(broker: Broker) -> None:
-    assert broker.server._helpers() == [broker.endpoint.pid]
+    assert broker.server.helpers() == [broker.endpoint.pid]
 
 
 class TestOneProcess:

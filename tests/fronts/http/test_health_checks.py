@@ -22,8 +22,8 @@ def test_alarms_are_named_with_their_resource(api, path, where):
         "status": "failed",
         "reason": f"There are alarms in effect {where}",
         "alarms": [
+            {"node": api.broker.server.broker.node, "resource": "disk space"},
             {"node": api.broker.server.broker.node, "resource": "memory"},
-            {"node": api.broker.server.broker.node, "resource": "disk"},
         ],
     }
 
@@ -90,6 +90,7 @@ def test_certificates_that_end_soon_are_listed_with_their_listeners(encrypted, w
     assert (failed.status, failed.json["reason"]) == (503, "Certificates expiring")
     (expired,) = failed.json["expired"]
     assert (expired["protocol"], expired["port"], expired["certfile"]) == ("amqp/ssl", 5671, "cert.pem")
+    assert len(expired["certfile_expires_on"]) == len(expired["cacertfile_expires_on"]) == 1
 
 
 def test_without_certificates_none_expires(api):

@@ -30,6 +30,8 @@ from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.request_bodies import BadRequest
 
+_RESOURCES: Final = {"disk": "disk space", "memory": "memory"}
+"""RabbitMQ's names of what is short."""
 _DAY_S: Final = 86_400
 _UNITS_S: Final = {"days": _DAY_S, "weeks": 7 * _DAY_S, "months": 30 * _DAY_S, "years": 365 * _DAY_S}
 _OTHER_NAMES: Final = {
@@ -72,11 +74,11 @@ class HealthChecks:
         return self._alarms("There are alarms in effect on the node")
 
     def _alarms(self, reason: str) -> Response:
-        alarms = node_view(self._broker).alarms
-        if not alarms:
+        alarms, node = node_view(self._broker).alarms, text(self._broker.node)
+        resources = [resource for name, resource in _RESOURCES.items() if name in alarms]
+        if not resources:
             return _fine()
-        node = text(self._broker.node)
-        return _failed(reason, alarms=[{"node": node, "resource": resource} for resource in alarms])
+        return _failed(reason, alarms=[{"node": node, "resource": resource} for resource in resources])
 
     def check_certificates(self, request: Request, user: User) -> Response:
         unit_s = _UNITS_S.get(segment(request, "unit"))
@@ -95,9 +97,9 @@ class HealthChecks:
                 "interface": listener.address,
                 "port": listener.port,
                 "certfile": text(certificate.path),
-                "certfile_expires_on": _day(certificate.ends_s),
+                "certfile_expires_on": _times(certificate.ends_s),
                 "cacertfile": text(certificate.authority_path),
-                "cacertfile_expires_on": _day(certificate.authority_ends_s),
+                "cacertfile_expires_on": _times(certificate.authority_ends_s),
             }
             for certificate in node.certificates
             if certificate.first_end_s < until_s
@@ -139,5 +141,13 @@ def _failed(reason: str, **more: object) -> Response:
     return reply({"status": "failed", "reason": reason, **more}, 503)
 
 
-def _day(time_s: float | None) -> str:
-    return "" if time_s is None else datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _times(time_s: float | None) -> list[str]:
+    """Return a time as RabbitMQ writes it: in a list, because a file may hold several certificates.
+
+    >>> _times(1_800_000_000)
+    ['2027-01-15 8:00:00']
+    """
+    if time_s is None:
+        return []
+    time_ = datetime.fromtimestamp(time_s, UTC)
+    return [f"{time_:%Y-%m-%d} {time_.hour}:{time_:%M:%S}"]
