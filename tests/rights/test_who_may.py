@@ -132,7 +132,7 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
     if "{name}" in path and "queues" in path:
         side.make_queue(names)
         side.make_query(names)
-    if "exchanges" in path or "bindings" in path:
+    if path.startswith(("/api/exchanges", "/api/bindings")):
         side.make_queue(names)
         side.amqp.root.exchange_declare(names.exchange, "direct")
         side.amqp.root.queue_bind(names.queue, names.exchange, "k")
