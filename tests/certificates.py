@@ -84,7 +84,7 @@ class Authority:
         key, subject = self._directory / "authority.key", f"/CN={name}"
         extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
         if issuer is None:
-            openssl(*self._request(key, self.certificate, subject, extensions), "-x509", "-days", "9")
+            openssl(*self._request(key, self.certificate, subject, extensions), "-x509", "-days", "400")
         else:
             request = self._directory / "authority.csr"
             openssl(*self._request(key, request, subject, extensions))
@@ -113,7 +113,7 @@ class Authority:
         certificate: Path,
         *,
         starts: timedelta = timedelta(days=-1),
-        ends: timedelta = timedelta(days=9),
+        ends: timedelta = timedelta(days=400),
     ) -> None:
         now = datetime.now(UTC)
         dates = [f"{now + each:%Y%m%d%H%M%SZ}" for each in (starts, ends)]
@@ -125,7 +125,7 @@ class Authority:
         """Return the path of a new revocation list, with these certificates and those revoked before."""
         for each in revoked:
             openssl("ca", "-config", self._config, "-revoke", each.certificate)
-        file = self._directory / "revoked.pem"
+        file = self._directory / "revocations.pem"
         openssl("ca", "-config", self._config, "-gencrl", "-crldays", str(days), "-out", file)
         return file
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.access import failed_logins
 from leveret.broker.access.failed_logins import DELAY_MAX_US, FORGET_US, FREE_FAILURES, FailedLogins
 from leveret.server import socket as server_socket
 
@@ -89,9 +88,17 @@ def test_failures_are_forgotten_after_a_while(failures: FailedLogins) -> None:
     assert failures.delay_us("10.0.0.7", "ann", FORGET_US + 1) == 0
 
 
-def test_what_is_remembered_is_bounded(failures: FailedLogins, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_logins, "_COUNTS_MAX", 100)
-    monkeypatch.setattr(failed_logins, "_HOMES_MAX", 100)
+def test_how_many_failures_are_free_and_how_long_they_count_can_be_set() -> None:
+    failures = FailedLogins(free_failures=2, forget_us=1_000)
+    fail(failures, "10.0.0.7", "ann", 2)
+    assert failures.delay_us("10.0.0.7", "ann", 0) == 0
+    fail(failures, "10.0.0.7", "ann", 1)
+    assert failures.delay_us("10.0.0.7", "ann", 999) > 0
+    assert failures.delay_us("10.0.0.7", "ann", 1_000) == 0
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    failures = FailedLogins(remembered_max=100)
     fail(failures, "10.0.0.7", "ann", FREE_FAILURES + 1)
     for number in range(1000):
         failures.failed("10.0.0.7", f"user-{number}", 0)

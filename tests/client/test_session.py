@@ -224,13 +224,17 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
         b"220 mail.example.org ESMTP\r\n",
         b"AMQP\x00\x00\x09\x01",
         b"AMQP\x00\x01\x00\x00",
-        b"\x15\x03\x01\x00\x02\x02\x50\x00\x00",
         bytes(64),
         b"\xff" * 64,
     ],
 )
 def test_a_server_that_speaks_something_else_is_noticed_at_once(answer: bytes) -> None:
     assert "broke the protocol" in refused_by(says(answer, stays=True)).sentence
+
+
+def test_a_server_that_speaks_tls_is_noticed_at_once() -> None:
+    answer = b"\x15\x03\x01\x00\x02\x02\x50\x00\x00"
+    assert "speaks TLS; use amqps://" in refused_by(says(answer, stays=True)).sentence
 
 
 def test_a_server_that_stops_in_the_middle_of_a_word_is_given_up() -> None:

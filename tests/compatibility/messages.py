@@ -248,7 +248,12 @@ HANDSHAKE = (
         words="a_whole_handshake failing_logins a_wrong_password",
     ),
     claim("AMQPLAIN", SUPPORTED, "", "AMQPLAIN", words="logging_in_with_amqplain"),
-    claim("EXTERNAL", LATER, "With TLS."),
+    claim(
+        "EXTERNAL",
+        SUPPORTED,
+        "Over TLS, where clients are asked for certificates: [tls.md](tls.md).",
+        words="a_certificate_names_the_user pika_logs_in_with_a_certificate external_is_offered",
+    ),
     claim("RABBIT-CR-DEMO", REFUSED, "RabbitMQ's demonstration of a second round; off by default there."),
     claim(
         "AMQP 0-9-1",

@@ -6,6 +6,8 @@ import re
 import signal
 import socket
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -18,7 +20,12 @@ pytestmark = pytest.mark.real
 
 def test_settings_reach_the_broker_and_the_flight_process(tmp_path: Path) -> None:
     """Connections that say nothing, and a message that is too large, meet limits that were set."""
-    limits = {"amqp.handshake_timeout_s": 1.5, "flight.unknown_s": 0.2, "amqp.message_max_bytes": 10}
+    limits = {
+        "amqp.handshake_timeout_s": 1.5,
+        "amqp.message_max_bytes": 10,
+        "flight.unknown_s": 0.2,
+        "http.body_max_bytes": 1024,
+    }
     options = [word for name, value in limits.items() for word in ("--set", f"{name}={value}")]
     with Serving(tmp_path / "data", *options, "--flight-port", "0") as server:
         channel = Client(server.port).channel()
@@ -29,6 +36,10 @@ def test_settings_reach_the_broker_and_the_flight_process(tmp_path: Path) -> Non
             with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as silent:
                 while silent.recv(4096):
                     pass
+        (http_port,) = re.findall(r"http://[^:]+:(\d+)", server.line)
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(f"http://127.0.0.1:{http_port}/api/users/ann", b"x" * 2000, method="PUT"))
+        assert "larger than 1024 bytes" in refused.value.read().decode()
         assert server.terminate() == 0
 
 

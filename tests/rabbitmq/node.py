@@ -110,9 +110,10 @@ def environment(
     http_port: int = 0,
     metrics_port: int = 0,
     more: str = "",
+    more_plugins: str = "",
 ) -> dict[str, str]:
     """Write the files of a node and return its environment. HTTP API and metrics need a port each."""
-    plugins = "rabbitmq_consistent_hash_exchange,rabbitmq_recent_history_exchange"
+    plugins = f"rabbitmq_consistent_hash_exchange,rabbitmq_recent_history_exchange{more_plugins}"
     if http_port:
         plugins += ",rabbitmq_management"
         more += MANAGEMENT.format(http_port=http_port)
@@ -169,8 +170,8 @@ def wait_until_it_listens(process: subprocess.Popen[bytes], server: RabbitMQ) ->
 
 
 @contextlib.contextmanager
-def running_rabbitmq(more: str = "") -> Iterator[RabbitMQ]:
-    """`more` are further lines of its configuration.
+def running_rabbitmq(more: str = "", *, more_plugins: str = "") -> Iterator[RabbitMQ]:
+    """`more` are further lines of its configuration, `more_plugins` names with commas before them.
 
     >>> with running_rabbitmq() as server:
     ...     connect(server.port)
@@ -179,7 +180,7 @@ def running_rabbitmq(more: str = "") -> Iterator[RabbitMQ]:
     directory = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-"))
     ports = {"port": port, "dist_port": dist_port, "epmd_port": epmd_port}
     ports |= {"http_port": http_port, "metrics_port": metrics_port}
-    variables = environment(directory, **ports, more=more)
+    variables = environment(directory, **ports, more=more, more_plugins=more_plugins)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
         epmd = subprocess.Popen(

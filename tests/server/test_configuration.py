@@ -11,7 +11,12 @@ from leveret.server.configuration import DEFAULT, Configuration, ConfigurationEr
 from leveret.server.settings import SETTINGS, Setting, Value
 
 TEXTS = {"data.directory": "elsewhere", "tls.certificate": "c.pem", "tls.key": "k.pem", "log.file": "b.log"}
-TLS = {"tls.certificate": ("--tls-cert", "c.pem"), "tls.key": ("--tls-key", "k.pem")}
+HASHING = ("logins.hash_threads_max", "logins.hashes_waiting_max")
+TLS = {
+    "tls.certificate": ("--tls-cert", "c.pem"),
+    "tls.key": ("--tls-key", "k.pem"),
+    "tls.client_authority": ("--set", "a.pem"),
+}
 
 
 def another_value(setting: Setting) -> Value:
@@ -40,8 +45,9 @@ def parts(configuration: Configuration) -> list[object]:
         for name in configuration.values
         if name.partition(".")[0] in {"data", "listeners", "alarms", "process", "log", "tls"}
     ]
-    made = [configuration.limits, configuration.http_limits, configuration.flight_limits]
-    return [*read_by_name, *made, configuration.store_options, configuration["amqp.handshake_timeout_s"]]
+    made = [configuration.limits, configuration.http_limits, configuration.api_limits]
+    others = [configuration[name] for name in ("amqp.handshake_timeout_s", *HASHING)]
+    return [*read_by_name, *made, configuration.flight_limits, configuration.store_options, *others]
 
 
 @pytest.mark.parametrize("checked", [module, settings], ids=lambda checked: checked.__name__)
@@ -105,11 +111,42 @@ def test_a_file_that_is_not_toml_is_refused_with_the_place() -> None:
     assert "line 1" in mistake
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n[http]\n'idle_timeout_s' = 'x'", 3),
+        ("\nhttp.idle_timeout_s = 'x'", 2),
+        ("\n\nhttp = {idle_timeout_s = 'x'}", 3),
+        ("[log]\nlevel = 'info'\n[ http ] # a comment\n\nidle_timeout_s='x'", 5),
+    ],
+)
+def test_the_line_of_a_mistake_is_named_however_the_key_is_written(text: str, line: int) -> None:
+    (mistake,) = mistakes(text, file="f.toml")
+    assert mistake.startswith(f"f.toml, line {line}: http.idle_timeout_s is 'x', and must be a number")
+
+
+def test_clients_can_not_be_asked_for_certificates_that_nobody_can_check() -> None:
+    assert mistakes("[tls]\nclient_certificates = 'required'", file="f.toml") == (
+        "f.toml, line 2: tls.client_certificates is required and tls.client_authority is not set",
+        "f.toml, line 2: tls.client_certificates is required and tls.certificate is not set",
+    )
+
+
 def test_two_listeners_can_not_have_one_port() -> None:
     text = "[listeners]\namqp_port = 7000\nhttp_port = 7000\n"
     assert mistakes(text, file="f.toml") == (
-        "f.toml, line 3: listeners.amqp_port and listeners.http_port are both 7000; "
+        "f.toml, line 3: listeners.http_port is 7000, and so is listeners.amqp_port (f.toml, line 2); "
         "choose another port for one of them",
+    )
+    flags = {"listeners.flight_port": ("--flight-port", "15672")}
+    assert mistakes(flags=flags, environment={"LEVERET_LISTENERS_AMQPS_PORT": "15672"}) == (
+        "--flight-port: listeners.flight_port is 15672, and so is listeners.http_port (default); "
+        "choose another port for one of them",
+    )
+    everywhere = {"LEVERET_LISTENERS_AMQPS_PORT": "5672"}
+    assert mistakes(flags=TLS, environment=everywhere) == (
+        "LEVERET_LISTENERS_AMQPS_PORT: listeners.amqps_port is 5672, and so is listeners.amqp_port "
+        "(default); choose another port for one of them",
     )
     assert read("[listeners]\namqps_port = 5672\n").tls is None, "nothing listens there without a certificate"
 

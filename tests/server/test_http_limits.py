@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from leveret.server.descriptors import raise_limit
 from leveret.server.http import HttpListener
 from leveret.server.http_connection import HttpLimits
+from leveret.server.tls import OFF, CurrentTls, TlsSettings
 from tests.processes import WAIT_S
 
 pytestmark = pytest.mark.real
@@ -255,10 +255,9 @@ def test_one_address_does_not_take_all_connections() -> None:
 
 def test_a_tls_handshake_that_does_not_end_is_ended(certificate: Path) -> None:
     async def run() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+        tls = CurrentTls(TlsSettings(OFF, 0, str(certificate), str(certificate.with_name("key.pem"))))
         limits = replace(PATIENT, tls_handshake_timeout_s=SHORT_S)
-        listener = HttpListener(hello, "127.0.0.1", 0, limits=limits, tls=context)
+        listener = HttpListener(hello, "127.0.0.1", 0, limits=limits, tls=tls)
         await listener.start()
         try:
             assert await asyncio.wait_for(ended(await connect(listener, b"\x16\x03\x01")), WAIT_S) == b""

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import pika
 import pytest
 
-from leveret.client import BlockingConnection, NotConnected
+from leveret.client import BlockingConnection, TlsFailed
 from leveret.spark.endpoint import find
 from leveret.spark.errors import BrokerRefused
 from leveret.spark.options import SourceOptions
@@ -119,7 +119,7 @@ def test_the_toolkit_trusts_only_whom_it_should(port, trusting):
     url = f"amqps://guest:guest@127.0.0.1:{port}/"
     with BlockingConnection(url, tls=trusting) as connection:
         assert connection.connection is not None
-    with pytest.raises(NotConnected, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(TlsFailed, match="the broker's certificate is refused: it is signed by itself"):
         BlockingConnection(url, timeout_s=2).open()
 
 
@@ -159,7 +159,7 @@ def test_the_command_line_trusts_what_it_is_told_to(https, certificate):
     assert json.loads(ran(SSL_CERT_FILE=str(certificate)).stdout)[0]["name"] == "guest"
     refused = ran()
     assert refused.returncode == 1
-    assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+    assert "the broker's certificate is refused: it is signed by itself" in refused.stderr
 
 
 def test_who_speaks_no_tls_is_not_answered_over_https(https, serving):
@@ -168,6 +168,13 @@ def test_who_speaks_no_tls_is_not_answered_over_https(https, serving):
         client.shutdown(socket.SHUT_WR)
         assert b"200" not in client.recv(4096)
     assert serving.process.poll() is None
+
+
+def test_amqp_over_tls_can_be_off_while_https_is_on(tmp_path, certificate):
+    given = ("--tls-cert", str(certificate), "--tls-key", str(certificate.with_name("key.pem")))
+    with Serving(tmp_path / "data", *given, "--set", "listeners.amqps_port=-1") as server:
+        assert re.findall(r"\b\w+(?=://)", server.line) == ["amqp", "http", "https"]
+        assert server.terminate() == 0
 
 
 def test_nothing_listens_in_the_clear_where_nothing_is_to(tmp_path, certificate, trusting):
@@ -189,10 +196,19 @@ WRONG = {
         1,
         "nobody could connect: listeners.amqp_port is off",
     ),
+    "nobody could connect with TLS either": (
+        ("--port", "-1", "--tls-cert", "{cert}", "--tls-key", "{key}", "--set", "listeners.amqps_port=-1"),
+        1,
+        "listeners.amqp_port is off, and so is listeners.amqps_port",
+    ),
     "no key": (("--tls-cert", "{cert}"), 1, "--tls-cert: tls.certificate is set and tls.key is not"),
     "no certificate": (("--tls-key", "{key}"), 1, "--tls-key: tls.key is set and tls.certificate is not"),
     "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be read"),
-    "a key that is none": (("--tls-cert", "{cert}", "--tls-key", "{cert}"), 1, "can't be used"),
+    "a key that is none": (
+        ("--tls-cert", "{cert}", "--tls-key", "{cert}"),
+        1,
+        "has no private key in PEM form",
+    ),
 }
 
 

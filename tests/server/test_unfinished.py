@@ -142,13 +142,13 @@ def test_answers_that_nobody_reads_are_counted(broker: Broker) -> None:
 def test_memory_is_looked_at_as_soon_as_the_broker_knows_that_it_has_grown(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarms, "_INTERVAL_S", 3600.0)
     monkeypatch.setattr(alarms, "_GROWTH_MAX_BYTES", 2 * BODY_BYTES)
     mallory = Wire(broker)
     core = broker.server.broker
     watched = Alarms(
         broker.server.turns,
         lambda _: Shortage(memory=core.buffered_bytes > BODY_BYTES, disk=False),
+        interval_s=3600.0,
     )
     broker.call(watched.start)
     mallory.send(unfinished(routing_key="q"))

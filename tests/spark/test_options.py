@@ -83,7 +83,10 @@ def test_a_stream_starts_at_any_position(text, position):
         ({"url": "http://secret@host/"}, "option url is not an AMQP URL"),
         ({"url": "amqp://a/x,amqp://b/y"}, "name different vhosts: x, y"),
         ({"flightUrl": "http://somewhere"}, "option flightUrl is not like grpc+tcp://host:port"),
-        ({"tlsCaFile": "/nowhere.pem"}, "option tlsCaFile: /nowhere.pem can't be read"),
+        (
+            {"tlsCaFile": "/nowhere.pem"},
+            "cacertfile /nowhere.pem can't be used: No such file",
+        ),
         ({"startingTimestamp": "noon"}, "is not an ISO timestamp"),
         (
             {"endingTimestamp": "9999-12-31T23:59:59-05:00"},

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.client import BlockingConnection, Message, Queue, Topology
 from leveret.spark.datasource import LeveretDataSource
-from leveret.spark.errors import BrokerAway
+from leveret.spark.errors import BrokerRefused
 from leveret.spark.leases import LeaseStreamReader
 from leveret.spark.publishing_sink import PublishStreamWriter
 from leveret.spark.sink import StageStreamWriter
@@ -150,5 +150,5 @@ def test_rows_that_are_published_are_in_a_queue_of_rabbitmq(rabbitmq_url, ca_fil
 def test_a_certificate_that_nobody_has_vouched_for_is_not_trusted(request, broker):
     url = request.getfixturevalue(f"{broker}_url")
     source = LeveretDataSource({"url": url, "routingKey": "q", "brokerTimeout": "5s"})
-    with pytest.raises(BrokerAway, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(BrokerRefused, match="the broker's certificate is refused: it is signed by itself"):
         source.streamWriter(tasks.schema_of(tasks.bodies("x")), overwrite=False)

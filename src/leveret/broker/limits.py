@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from leveret.broker.access.failed_logins import FORGET_US, FREE_FAILURES, REMEMBERED_MAX
+
 _FRAME_OVERHEAD_BYTES: Final = 8
 """Bytes of an AMQP frame in addition to its payload."""
 
@@ -26,6 +28,13 @@ class Limits:
     """Number of logins that may wait for a delay or a hash; further ones are refused unchecked."""
     logins_waiting_by_source_max: int = 100
     """Number of waiting logins from one address, or from one user at an address known for that user."""
+    login_failures_free: int = FREE_FAILURES
+    """Number of failed logins in a row without a delay."""
+    login_failures_kept_s: int = FORGET_US // 1_000_000
+    """How long failed logins are remembered after the last one."""
+    logins_remembered_max: int = REMEMBERED_MAX
+    unread_replies_max_bytes: int = 8 << 20
+    """Direct replies that a client has not read; further ones are dropped."""
 
     @property
     def content_header_max_bytes(self) -> int:

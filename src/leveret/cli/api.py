@@ -16,14 +16,21 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
 from typing import Annotated, Any, Final, TypeAlias
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import parse_qs, quote, unquote, urlencode
 
 import typer
 
 from leveret.cli.screen import Screen
 from leveret.client.endpoint import split
+from leveret.client.tls_options import TlsOptions, explained
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
@@ -44,7 +51,7 @@ class Api:
 
     def __init__(self, url: str, *, vhost: str, answer_s: float | None = None) -> None:
         parts = split(url)
-        self._tls = parts.scheme == "https"
+        self._tls = TlsOptions.parse(parse_qs(parts.query)) if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or _PORTS[parts.scheme]
         user = unquote("guest" if parts.username is None else parts.username)
         password = unquote("guest" if parts.password is None else parts.password)
@@ -85,12 +92,22 @@ class Api:
             finally:
                 connection.close()
         except (OSError, HTTPException) as error:
+            if why := explained(error, plain="use http:// for it, or the broker's port for https://"):
+                raise ApiError(f"no connection to {self.address}: {why} (check --http)") from error
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if isinstance(error, RemoteDisconnected) and self._tls is None:
+                reason += "; is this a port for https://?"
             raise ApiError(f"{self.address} does not answer: {reason} (check --http)") from error
 
     def _connect(self) -> HTTPConnection:
-        connection_type = HTTPSConnection if self._tls else HTTPConnection
-        connection = connection_type(self._host, self._port, timeout=_CONNECT_S)
+        if self._tls is None:
+            connection = HTTPConnection(self._host, self._port, timeout=_CONNECT_S)
+        else:
+            try:
+                context = self._tls.context()
+            except ValueError as error:
+                raise ApiError(f"no connection to {self.address}: {error} (check --http)") from error
+            connection = HTTPSConnection(self._host, self._port, timeout=_CONNECT_S, context=context)
         connection.connect()
         connection.sock.settimeout(self._answer_s)
         return connection
@@ -140,6 +157,7 @@ def confirm(question: str, *, yes: bool) -> None:
 def _check_http_url(url: str) -> str:
     try:
         parts = split(url)
+        TlsOptions.parse(parse_qs(parts.query))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if parts.scheme not in _PORTS:
@@ -153,7 +171,8 @@ Http: TypeAlias = Annotated[
         "--http",
         envvar="LEVERET_HTTP",
         callback=_check_http_url,
-        help="URL of the broker's HTTP API, with the login: http://user:password@host:port.",
+        help="URL of the broker's HTTP API, with the login: http://user:password@host:port, or "
+        "https://user:password@host:port?cacertfile=FILE.",
     ),
 ]
 Vhost: TypeAlias = Annotated[str, typer.Option(help="The virtual host.")]

@@ -14,7 +14,9 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from leveret import __version__
 from leveret.fronts.flight.endpoint import FlightSettings
@@ -25,13 +27,14 @@ from leveret.server.alarms import MachineMeasure
 from leveret.server.configuration import Configuration, ConfigurationError
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
+from leveret.server.hashing import HashThreads
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.node import Node
 from leveret.server.server import Server
-from leveret.server.settings import SETTINGS
+from leveret.server.settings import SETTINGS, Setting
 from leveret.server.systemd_notify import ServiceManager
-from leveret.server.tls import OFF, REQUIRED, CurrentTls
+from leveret.server.tls import OFF, REQUIRED, CurrentTls, TlsSettings
 from leveret.storage.files import OsFiles
 
 log = logging.getLogger("leveret")
@@ -65,14 +68,20 @@ async def serve(
         options=configuration.store_options,
         limits=configuration.limits,
         measure=_measure(configuration),
+        measure_every_s=configuration["alarms.interval_s"],
         goodbye_s=configuration["process.stop_timeout_s"],
         handshake_s=configuration["amqp.handshake_timeout_s"],
         memory_max_bytes=_memory_max_bytes(configuration),
         flight=_flight(configuration, flight_cpus),
         tls=tls,
         descriptors=descriptors,
+        backlog=configuration["listeners.backlog"],
+        hashing=HashThreads(
+            threads_max=configuration["logins.hash_threads_max"],
+            waiting_max=configuration["logins.hashes_waiting_max"],
+        ),
     )
-    reload = Reload(configuration, read_configuration, server, tls, manager, flight_cpus)
+    reload = Reload(configuration, read_configuration, server, tls, manager)
     told = _listen_for_signals(reload)
     await server.start()
     node = Node(
@@ -86,13 +95,9 @@ async def serve(
         for listener in http:
             await listener.start()
         collect_rarely()
-        where = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
-        if server.tls_port is not None:
-            where.append(f"amqps://{host}:{server.tls_port}")
-        where += [listener.url for listener in http]
-        if server.endpoint is not None:
-            where.append(server.endpoint.url)
-        ready = f"ready on {_listed(where)} (version {__version__}, data in {directory})"
+        ready = (
+            f"ready on {_listed(_places(server, host, http))} (version {__version__}, data in {directory})"
+        )
         print(f"leveret: {ready}", flush=True)
         reload.status = ready
         manager.ready(ready)
@@ -115,19 +120,32 @@ def _http_listeners(
     descriptors: Descriptors,
 ) -> list[HttpListener]:
     """Return the listeners for metrics, HTTP and HTTPS, without those that are off."""
-    app = create_app(server.broker, changed=server.turns.begin, node=node.facts)
+    app = create_app(
+        server.broker, changed=server.turns.begin, limits=configuration.api_limits, node=node.facts
+    )
     metrics = create_metrics_app(server.broker, node=node.facts)
     ports = (
         (metrics, configuration.port("metrics_port"), None),
         (app, configuration.port("http_port"), None),
         (app, OFF if tls is None else tls.settings.http_port, tls),
     )
-    host, limits = configuration["listeners.host"], configuration.http_limits
-    return [
-        HttpListener(served, host, port, tls=context, limits=limits, descriptors=descriptors)
-        for served, port, context in ports
-        if port != OFF
-    ]
+    listen = partial(
+        HttpListener,
+        host=configuration["listeners.host"],
+        limits=configuration.http_limits,
+        descriptors=descriptors,
+        backlog=configuration["listeners.backlog"],
+    )
+    return [listen(served, port=port, tls=context) for served, port, context in ports if port != OFF]
+
+
+def _places(server: Server, host: str, http: Sequence[HttpListener]) -> list[str]:
+    """Return the URLs of all listeners."""
+    places = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
+    if server.tls_port is not None:
+        places.append(f"amqps://{host}:{server.tls_port}")
+    places += [listener.url for listener in http]
+    return places if server.endpoint is None else [*places, server.endpoint.url]
 
 
 def _measure(configuration: Configuration) -> MachineMeasure:
@@ -151,12 +169,20 @@ def _flight(configuration: Configuration, cpus: tuple[int, ...]) -> FlightSettin
         configuration["data.directory"],
         configuration["listeners.host"],
         port,
-        None if tls is None else tls.certificate,
-        None if tls is None else tls.key,
-        tls.client_authority if tls is not None and tls.client_certificates == REQUIRED else None,
-        cpus,
-        configuration.flight_limits,
+        **({} if tls is None else _flight_tls(tls)),
+        cpus=cpus,
+        limits=configuration.flight_limits,
     )
+
+
+def _flight_tls(tls: TlsSettings) -> dict[str, Any]:
+    """Return the settings of Flight that come from those of TLS: Flight can only require certificates."""
+    authority = tls.client_authority if tls.client_certificates == REQUIRED else None
+    return {
+        "tls_certificate": tls.certificate,
+        "tls_key": tls.key,
+        "tls_client_authority": authority,
+    }
 
 
 class Reload:
@@ -169,7 +195,6 @@ class Reload:
         server: Server,
         tls: CurrentTls | None,
         manager: ServiceManager,
-        flight_cpus: tuple[int, ...],
     ) -> None:
         self.configuration = configuration
         self._read = read_configuration
@@ -177,7 +202,6 @@ class Reload:
         self._tls = tls
         self._files = None if tls is None else tls.settings.digest()
         self._manager = manager
-        self._flight_cpus = flight_cpus
         self.status = "starting"
         """What the service manager shows after a reload."""
         self._daily: asyncio.TimerHandle | None = None
@@ -192,43 +216,49 @@ class Reload:
         try:
             new = self._read()
             tls = None if self._tls is None else new.tls
-            files = None
-            if tls is not None:
-                tls.context()  # raises what is wrong, before anything is changed
-                files = tls.digest()
+            # Both raise what is wrong, before anything is changed.
+            context = None if tls is None else tls.context()
+            files = self._files if tls is None else tls.digest()
             logs.set_up(new)
         except (ConfigurationError, OSError, UnicodeDecodeError) as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        if tls is not None and self._tls is not None:
-            self._tls.replace(tls)
-        self._server.change_alarms(_measure(new))
-        self._replace_flight(new, files)
+        if tls is not None and context is not None and self._tls is not None:
+            self._tls.use(tls, context)
+        self._server.change_alarms(_measure(new), new["alarms.interval_s"])
+        self._replace_flight(new, tls, files)
         changed = [each for each in SETTINGS if new[each.name] != self.configuration[each.name]]
         for wanted, what in ((True, "changed"), (False, "changes after a restart")):
-            for setting in (each for each in changed if each.is_reloaded is wanted):
+            for setting in (each for each in changed if self._is_reloaded(each, tls) is wanted):
                 old, value = self.configuration[setting.name], new[setting.name]
                 log.info("SIGHUP: %s %s from %r to %r", setting.name, what, old, value)
         log.info("SIGHUP: the settings are read again, and the certificate; %d settings differ", len(changed))
         self.configuration = new
         self.look_at_certificates()
 
-    def _replace_flight(self, new: Configuration, files: bytes | None) -> None:
-        """Start another Flight process if the present one would go on with old files or settings."""
+    @staticmethod
+    def _is_reloaded(setting: Setting, tls: TlsSettings | None) -> bool:
+        """Return whether a changed setting holds now. To begin or end with TLS takes a restart."""
+        return setting.is_reloaded and (tls is not None or not setting.name.startswith("tls."))
+
+    def _replace_flight(self, new: Configuration, tls: TlsSettings | None, files: bytes | None) -> None:
+        """Start another Flight process if the present one would go on with old files or settings.
+
+        Other settings of Flight change after a restart.
+        """
         before, self._files = self._files, files
-        endpoint, flight = self._server.endpoint, _flight(new, self._flight_cpus)
-        if endpoint is None or flight is None:
+        endpoint = self._server.endpoint
+        if endpoint is None:
             return
-        # Limits and places change after a restart only: they are settings of other processes, too.
-        present = endpoint.settings
-        wanted = replace(
-            present,
-            tls_certificate=present.tls_certificate and flight.tls_certificate,
-            tls_key=present.tls_key and flight.tls_key,
-            tls_client_authority=present.tls_certificate and flight.tls_client_authority,
-        )
+        wanted = endpoint.settings
+        if tls is not None:
+            wanted = replace(wanted, **_flight_tls(tls))
         memory_max_bytes = _memory_max_bytes(new)
-        if (wanted, memory_max_bytes, files) != (present, _memory_max_bytes(self.configuration), before):
+        if (wanted, memory_max_bytes, files) != (
+            endpoint.settings,
+            _memory_max_bytes(self.configuration),
+            before,
+        ):
             log.info("SIGHUP: another Flight process takes new calls; running calls end in the present one")
             endpoint.replace(wanted, memory_max_bytes)
 

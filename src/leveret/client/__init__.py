@@ -31,6 +31,7 @@ from leveret.client.errors import (
     NotConnected,
     QueueLocked,
     SeenFailed,
+    TlsFailed,
     TopologyMismatch,
     WindowFull,
 )
@@ -122,6 +123,7 @@ __all__ = [
     "Settled",
     "SqliteSeen",
     "Status",
+    "TlsFailed",
     "Topology",
     "TopologyMismatch",
     "WindowFull",

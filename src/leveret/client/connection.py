@@ -25,6 +25,7 @@ from leveret.client.errors import (
     ConnectionBlocked,
     LoginRefused,
     NotConnected,
+    TlsFailed,
     TopologyMismatch,
 )
 from leveret.client.hooks import Hooks
@@ -36,7 +37,7 @@ log = logging.getLogger("leveret.client")
 _STABLE_S = 10.0
 """After a session that lasted this long, the backoff starts anew."""
 _ATTACH_AGAIN_S = 1.0
-_FATAL = (LoginRefused, TopologyMismatch, ChannelClosed)
+_FATAL = (LoginRefused, TlsFailed, TopologyMismatch, ChannelClosed)
 """Errors that waiting does not mend. The first connect fails with them at once."""
 
 

@@ -4,18 +4,23 @@
 
 URLs mean what they mean to RabbitMQ's clients: without a path, or with an empty one (`amqp://host/`), the
 vhost is `/`. Any other path is percent-decoded. A query may set `heartbeat` and `connection_timeout`, both in
-seconds.
+seconds, `auth_mechanism` (`plain`, or `external`: the client's certificate names the user), and what
+`tls_options` lists.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+from leveret.client.tls_options import TlsOptions
+
 PORTS = {"amqp": 5672, "amqps": 5671}
+PLAIN: Final = "PLAIN"
+EXTERNAL: Final = "EXTERNAL"
 _HEARTBEAT_S_MAX: Final = 65_535
 _HINT: Final = "(percent-encode / # ? @ in user and password)"
 
@@ -36,6 +41,8 @@ class Endpoint:
     tls: bool
     heartbeat_s: int | None = None
     timeout_s: float | None = None
+    tls_options: TlsOptions = field(default_factory=TlsOptions)
+    mechanism: str = PLAIN
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
@@ -52,6 +59,8 @@ class Endpoint:
             tls=parts.scheme == "amqps",
             heartbeat_s=_heartbeat_s(query),
             timeout_s=_timeout_s(query),
+            tls_options=TlsOptions.parse(query),
+            mechanism=_mechanism(query, parts.scheme),
         )
 
     @property
@@ -89,6 +98,15 @@ def _heartbeat_s(query: Mapping[str, list[str]]) -> int | None:
     if not text.isdecimal() or not int(text) <= _HEARTBEAT_S_MAX:
         raise ValueError(f"heartbeat is a number from 0 to {_HEARTBEAT_S_MAX}, not {text!r}")
     return int(text)
+
+
+def _mechanism(query: Mapping[str, list[str]], scheme: str) -> str:
+    text = query.get("auth_mechanism", [PLAIN])[0]
+    if text.upper() not in (PLAIN, EXTERNAL):
+        raise ValueError(f"auth_mechanism is plain or external, not {text!r}")
+    if text.upper() == EXTERNAL and scheme != "amqps":
+        raise ValueError("auth_mechanism=external needs amqps://, because a certificate names the user")
+    return text.upper()
 
 
 def _timeout_s(query: Mapping[str, list[str]]) -> float | None:

@@ -3,6 +3,7 @@
     ClientError                `.retryable`: whether the call may succeed later; `.hint`: what to do
     ├─ NotConnected            no connection could be opened in the given time
     │  ├─ LoginRefused         the broker refuses user, password or vhost
+    │  ├─ TlsFailed            a certificate is refused, or one side does not speak TLS
     │  └─ ConnectionBlocked    the broker takes no messages at present (`connection.blocked`)
     ├─ ConnectionLost          the connection ended during a call
     ├─ ChannelClosed           the broker closed the channel: its code and text
@@ -58,6 +59,13 @@ class NotConnected(ClientError):
 
 class LoginRefused(NotConnected):
     hint = "check user, password and vhost in the URL"
+    retryable = False
+
+
+class TlsFailed(NotConnected):
+    """A certificate, or a file with one, is wrong, or only one side speaks TLS: the sentence says which."""
+
+    hint = ""
     retryable = False
 
 

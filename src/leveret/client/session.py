@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from pamqp import commands
 
@@ -25,8 +25,16 @@ from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import Scanner
 from leveret.amqp.tables import Value
 from leveret.client.channel import Channel
-from leveret.client.endpoint import Endpoint
-from leveret.client.errors import ChannelsExhausted, ClientError, ConnectionLost, LoginRefused, NotConnected
+from leveret.client.endpoint import EXTERNAL, Endpoint
+from leveret.client.errors import (
+    ChannelsExhausted,
+    ClientError,
+    ConnectionLost,
+    LoginRefused,
+    NotConnected,
+    TlsFailed,
+)
+from leveret.client.tls_options import explained
 
 log = logging.getLogger("leveret.client")
 
@@ -46,6 +54,11 @@ _CAPABILITIES: Final[dict[str, Value]] = {
     "authentication_failure_close": True,
 }
 _LOGIN_CODES: Final = {403, 530}
+_TLS_ALERT: Final = b"\x15\x03"
+"""The first bytes of an alert (RFC 8446, section 5.1), the answer of a port for TLS to plain AMQP."""
+_MAYBE_TLS: Final = "is this a port for amqps://?"
+_MAYBE_REFUSED: Final = "does it want a client certificate, or refuse this one? (see its log)"
+_USE_PLAIN: Final = "use amqp:// for it, or the broker's port for amqps://"
 
 
 class Session(asyncio.Protocol):
@@ -91,18 +104,29 @@ class Session(asyncio.Protocol):
         tls: ssl.SSLContext | None = None,
         name: str = "",
     ) -> Session:
-        """Open a session. `NotConnected`: not in time. `LoginRefused`: the broker refuses the login."""
+        """Open a session. `NotConnected`: not in time. `LoginRefused`: the broker refuses the login.
+
+        `tls` replaces the files and the verification that the URL's query names.
+        """
         loop = asyncio.get_running_loop()
-        context = (tls or ssl.create_default_context()) if endpoint.tls else None
+        secured: dict[str, Any] = {}
+        if endpoint.tls:
+            try:
+                context = tls or endpoint.tls_options.context()
+            except ValueError as error:
+                raise TlsFailed(f"no connection to {endpoint.address}: {error}") from error
+            secured = {"ssl": context, "server_hostname": endpoint.tls_options.name_of(endpoint.host)}
         heartbeat_s = heartbeat_s if endpoint.heartbeat_s is None else endpoint.heartbeat_s
         session = cls(endpoint, heartbeat_s=heartbeat_s, name=name)
         try:
             async with asyncio.timeout(endpoint.timeout_s or timeout_s):
-                await loop.create_connection(lambda: session, endpoint.host, endpoint.port, ssl=context)
+                await loop.create_connection(lambda: session, endpoint.host, endpoint.port, **secured)
                 await session._opened
         # UnicodeError: the host name can't be encoded.
         except (TimeoutError, OSError, UnicodeError) as error:
             session._abort()
+            if why := explained(error, plain=_USE_PLAIN):
+                raise TlsFailed(f"no connection to {endpoint.address}: {why}") from error
             reason = str(error) or "no answer in time"
             raise NotConnected(f"no connection to {endpoint.address}: {reason}") from error
         except asyncio.CancelledError:
@@ -197,6 +221,10 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received_s = self._loop.time()
+        if not self.server and data.startswith(_TLS_ALERT):
+            address = self.endpoint.address
+            self._end(TlsFailed(f"the port of {address} speaks TLS; use amqps:// for it"))
+            return
         try:
             for event in self._scanner.feed(data):
                 self._take(event)
@@ -207,12 +235,23 @@ class Session(asyncio.Protocol):
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
-        cause = f": {error}" if error else ""
-        self._end(ConnectionLost(f"the connection to {self.endpoint.address} was lost{cause}"))
+        self._end(self._loss(error))
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def _loss(self, error: Exception | None) -> ClientError:
+        """Return why the connection ended, without a word of the broker."""
+        address = self.endpoint.address
+        if error is not None and (why := explained(error, plain=_USE_PLAIN)) and not self.server:
+            return TlsFailed(f"no connection to {address}: {why}")
+        cause = f": {error}" if error else ""
+        if not self.server:
+            # With TLS 1.3 the client has done its part before the broker looks at its certificate.
+            hint = _MAYBE_REFUSED if self.endpoint.tls else _MAYBE_TLS
+            cause += f" before the broker said anything; {hint}"
+        return ConnectionLost(f"the connection to {address} was lost{cause}")
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -268,10 +307,13 @@ class Session(asyncio.Protocol):
             self.on_blocked(None)
 
     def _log_in(self, mechanisms: str) -> None:
-        if "PLAIN" not in mechanisms.split():
-            self._end(LoginRefused(f"{self.endpoint.address} offers no PLAIN login, only {mechanisms}"))
+        mechanism, address = self.endpoint.mechanism, self.endpoint.address
+        if mechanism not in mechanisms.split():
+            self._end(LoginRefused(f"{address} offers no {mechanism} login, only {mechanisms}"))
             return
         response = f"\0{self.endpoint.user}\0{self.endpoint.password}".encode()
+        if mechanism == EXTERNAL:
+            response = b""
         properties: dict[str, Value] = {
             "product": "leveret.client",
             "version": __version__,
@@ -285,7 +327,7 @@ class Session(asyncio.Protocol):
             make(
                 commands.Connection.StartOk,
                 client_properties=properties,
-                mechanism="PLAIN",
+                mechanism=mechanism,
                 response=response,
                 locale="en_US",
             ),
@@ -332,7 +374,7 @@ class Session(asyncio.Protocol):
         # The peer may not read what is left in the buffer.
         self._abort_timer = self._loop.call_later(CLOSE_S, self._transport.abort)
         if not self._opened.done():
-            refused = isinstance(error, LoginRefused)
+            refused = isinstance(error, LoginRefused | TlsFailed)
             self._opened.set_exception(error if refused else NotConnected(f"no connection: {error.sentence}"))
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:

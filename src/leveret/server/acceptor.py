@@ -19,10 +19,11 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from leveret.server.descriptors import Descriptors
-from leveret.server.tls_refusals import RefusalLog
+from leveret.server.tls_refusals import RefusalLog, when_refused
 
 log = logging.getLogger("leveret")
 
@@ -131,9 +132,8 @@ class Acceptor:
             else:
                 # The context of this moment: a reload replaces it.
                 context, timeout_s = self._tls.context, self._tls_handshake_s
+                when_refused.set(partial(self._refusals.note, address))
                 await accept(self._protocol, connection, ssl=context, ssl_handshake_timeout=timeout_s)
-        except ssl.SSLError as error:
-            self._refusals.note(address, error)
         except OSError:
             # The client has closed the connection or failed the TLS handshake: the socket is closed.
             pass

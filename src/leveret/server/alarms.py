@@ -1,7 +1,7 @@
 """Alarms for memory and disk: publishers are held back before one of them runs out.
 
-Both are measured once a second, and sooner when clients have made the broker use much more memory since the
-last measurement. Consumers go on: they free memory and disk.
+Both are measured once a second by default, and sooner when clients have made the broker use much more memory
+since the last measurement. Consumers go on: they free memory and disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
 
-_INTERVAL_S = 1.0
+INTERVAL_S = 1.0
 _GROWTH_MAX_BYTES = 64 << 20
 """Growth of the memory for clients after which both are measured at once."""
 DISK_FREE_MIN_BYTES = 50_000_000
@@ -38,9 +38,17 @@ Measure: TypeAlias = Callable[[Sequence[int]], Shortage]
 class Alarms:
     """Sets and clears alarms. `measure` gets the ids of helper processes, whose memory counts, too."""
 
-    def __init__(self, turns: Turns, measure: Measure, helpers: Callable[[], Sequence[int]] = tuple) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        measure: Measure,
+        helpers: Callable[[], Sequence[int]] = tuple,
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._turns = turns
         self.measure = measure
+        self.interval_s = interval_s
         self._helpers = helpers
         self._timer: asyncio.TimerHandle | None = None
         self._last = Shortage(memory=False, disk=False)
@@ -65,7 +73,7 @@ class Alarms:
         if self._timer is not None:
             self._timer.cancel()
         self._seen_bytes = self._turns.broker.memory_bytes
-        self._timer = self._turns.loop.call_later(_INTERVAL_S, self.update)
+        self._timer = self._turns.loop.call_later(self.interval_s, self.update)
         try:
             shortage = self.measure(self._helpers())
         except OSError as error:

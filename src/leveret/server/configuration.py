@@ -21,20 +21,25 @@ from typing import Any, Final
 
 from leveret.broker.limits import Limits
 from leveret.fronts.flight.connection_limits import Limits as FlightLimits
+from leveret.fronts.http.limits import ApiLimits
 from leveret.server.http_connection import HttpLimits
 from leveret.server.settings import BY_NAME, SETTINGS, Setting, Value
 from leveret.server.tls import NONE, OFF, TlsSettings
 from leveret.storage.store import Options
 
 DEFAULT: Final = "default"
-_HEADER: Final = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
-_KEY: Final = re.compile(r"\s*([\w.-]+)\s*=")
+_HEADER: Final = re.compile(r"\s*\[([\w.\s\"'-]+)\]")
+_KEY: Final = re.compile(r"\s*([\w.\s\"'-]+?)\s*=")
+_NOT_IN_NAMES: Final = re.compile(r"[\s\"']")
 _LISTENERS: Final = ("amqp_port", "http_port", "flight_port", "amqps_port", "https_port", "metrics_port")
 _TLS_LISTENERS: Final = ("amqps_port", "https_port")
 _LOGIN_FIELDS: Final = {
     "login_delay_max_ms": "logins.delay_max_ms",
     "logins_waiting_max": "logins.waiting_max",
     "logins_waiting_by_source_max": "logins.waiting_by_source_max",
+    "login_failures_free": "logins.free_failures",
+    "login_failures_kept_s": "logins.failures_kept_s",
+    "logins_remembered_max": "logins.remembered_max",
 }
 
 
@@ -82,7 +87,7 @@ class Configuration:
         if not self["tls.certificate"]:
             return None
         ports = [self.port(listener) for listener in _TLS_LISTENERS]
-        return TlsSettings(ports[0], ports[1], **self._section("tls"))
+        return TlsSettings(ports[0], ports[1], **self._section("tls", TlsSettings))
 
     @property
     def files(self) -> list[str]:
@@ -97,19 +102,24 @@ class Configuration:
 
     @property
     def http_limits(self) -> HttpLimits:
-        return HttpLimits(**self._section("http"))
+        return HttpLimits(**self._section("http", HttpLimits))
+
+    @property
+    def api_limits(self) -> ApiLimits:
+        return ApiLimits(**self._section("http", ApiLimits))
 
     @property
     def flight_limits(self) -> FlightLimits:
-        return FlightLimits(**self._section("flight"))
+        return FlightLimits(**self._section("flight", FlightLimits))
 
     @property
     def store_options(self) -> Options:
-        return Options(**self._section("store"))
+        return Options(**self._section("store", Options))
 
-    def _section(self, section: str) -> dict[str, Any]:
-        prefix = f"{section}."
-        return {name.removeprefix(prefix): self[name] for name in self.values if name.startswith(prefix)}
+    def _section(self, section: str, taker: Any) -> dict[str, Any]:
+        """Return the section's values that are fields of a dataclass."""
+        names = {each.name: f"{section}.{each.name}" for each in fields(taker)}
+        return {name: self[setting] for name, setting in names.items() if setting in self.values}
 
 
 def read(
@@ -161,7 +171,9 @@ class _Reading:
                 self.mistakes.append(f"{where}: [{section}] is not a section{_nearest(section, sections)}")
             else:
                 for key, value in table.items():
-                    self._take(f"{section}.{key}", value, f"{file}{_LINE}{lines.get(f'{section}.{key}', 1)}")
+                    # Keys of an inline table are in the line of the table.
+                    line = lines.get(f"{section}.{key}", lines.get(section, 1))
+                    self._take(f"{section}.{key}", value, f"{file}{_LINE}{line}")
 
     def take_text(self, name: str, text: str, origin: str) -> None:
         """Take a value that is written as text: in the environment or on the command line."""
@@ -198,11 +210,13 @@ def _lines(text: str) -> dict[str, int]:
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
-            section = f"{header[1]}."
-            lines[header[1]] = number
+            name = _NOT_IN_NAMES.sub("", header[1])
+            section = f"{name}."
+            lines[name] = number
         elif key := _KEY.match(line):
-            lines[f"{section}{key[1]}"] = number
-            lines.setdefault(f"{section}{key[1]}".partition(".")[0], number)
+            name = section + _NOT_IN_NAMES.sub("", key[1])
+            lines[name] = number
+            lines.setdefault(name.partition(".")[0], number)
     return lines
 
 
@@ -244,9 +258,13 @@ def _contradictions(configuration: Configuration) -> list[str]:
             for needed in ("tls.client_authority", "tls.certificate")
             if not configuration[needed]
         ]
-    if configuration["listeners.amqp_port"] == OFF and not certificate:
+    if configuration["listeners.amqp_port"] == OFF:
         where = configuration.origin("listeners.amqp_port")
-        mistakes.append(f"{where}: nobody could connect: listeners.amqp_port is off, and there is no TLS")
+        nobody = f"{where}: nobody could connect: listeners.amqp_port is off, and "
+        if not certificate:
+            mistakes.append(f"{nobody}there is no TLS")
+        elif configuration["listeners.amqps_port"] == OFF:
+            mistakes.append(f"{nobody}so is listeners.amqps_port")
     ports: dict[int, str] = {}
     for listener in _LISTENERS:
         port = configuration.port(listener)
@@ -255,8 +273,10 @@ def _contradictions(configuration: Configuration) -> list[str]:
         name = f"listeners.{listener}"
         other = ports.setdefault(port, name)
         if other != name:
-            where = configuration.origin(name if configuration.origin(name) != DEFAULT else other)
+            if configuration.origin(name) == DEFAULT:
+                name, other = other, name
             mistakes.append(
-                f"{where}: {other} and {name} are both {port}; choose another port for one of them"
+                f"{configuration.origin(name)}: {name} is {port}, and so is {other} "
+                f"({configuration.origin(other)}); choose another port for one of them"
             )
     return mistakes

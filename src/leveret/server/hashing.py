@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("leveret")
 
-_THREADS_MAX: Final = 4
-_WAITING_MAX: Final = 1_000
+THREADS_MAX: Final = 4
+WAITING_MAX: Final = 1_000
 
 _Work = Callable[[], Callable[[], None]]
 """Runs on a thread, and returns a function for the event loop."""
@@ -28,9 +28,11 @@ _Work = Callable[[], Callable[[], None]]
 class HashThreads:
     """A `leveret.broker.access.logins.Hasher`: after `threads.start(call)`, call `threads(job, done)`."""
 
-    def __init__(self, count: int | None = None, *, waiting_max: int = _WAITING_MAX) -> None:
-        """`count` threads; by default half as many as CPUs, at most 4."""
-        count = count or max(1, min(_THREADS_MAX, (os.cpu_count() or 1) // 2))
+    def __init__(
+        self, count: int | None = None, *, threads_max: int = THREADS_MAX, waiting_max: int = WAITING_MAX
+    ) -> None:
+        """`count` threads; by default half as many as CPUs, at most `threads_max`."""
+        count = count or max(1, min(threads_max, (os.cpu_count() or 1) // 2))
         self._waiting: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._waiting_max = waiting_max
         self._call: Callable[[Callable[[], None]], None]

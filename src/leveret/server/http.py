@@ -25,7 +25,7 @@ import uvicorn
 from leveret.server.acceptor import Acceptor, Tls
 from leveret.server.descriptors import Descriptors
 from leveret.server.http_connection import HttpConnection, HttpLimits
-from leveret.server.listening_sockets import bind_host
+from leveret.server.listening_sockets import BACKLOG, bind_host
 
 _STOP_S = 2
 """Time in which running requests must end."""
@@ -47,11 +47,13 @@ class HttpListener:
         tls: Tls | None = None,
         limits: HttpLimits = HttpLimits(),  # noqa: B008  (frozen)
         descriptors: Descriptors | None = None,
+        backlog: int = BACKLOG,
     ) -> None:
         """`app` is an ASGI 3 application without a lifespan; `tls` makes it HTTPS. `descriptors` are shared
         with the other listeners of the process."""
         self._host = host
         self._port = port
+        self._backlog = backlog
         self.scheme = "http" if tls is None else "https"
         config = uvicorn.Config(
             app,
@@ -72,7 +74,7 @@ class HttpListener:
 
     async def start(self) -> None:
         """Bind the port, and start to serve."""
-        sockets = await bind_host(self._host, self._port)
+        sockets = await bind_host(self._host, self._port, backlog=self._backlog)
         self._port = int(sockets[0].getsockname()[1])
         self._serving = asyncio.create_task(self._server.serve(sockets))
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 
-_BACKLOG = 1024
+BACKLOG = 1024
 """Connections that the system queues until they are accepted."""
 
 
-async def bind_host(host: str, port: int) -> list[socket.socket]:
+async def bind_host(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socket]:
     """Return what `bind` returns, without blocking the event loop during the DNS lookup."""
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return bind_addresses(dict.fromkeys((info[0], str(info[4][0])) for info in infos), port)
+    return bind_addresses(dict.fromkeys((info[0], str(info[4][0])) for info in infos), port, backlog=backlog)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -25,12 +25,14 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return bind_addresses(dict.fromkeys((info[0], str(info[4][0])) for info in infos), port)
 
 
-def bind_addresses(addresses: dict[tuple[socket.AddressFamily, str], None], port: int) -> list[socket.socket]:
+def bind_addresses(
+    addresses: dict[tuple[socket.AddressFamily, str], None], port: int, *, backlog: int = BACKLOG
+) -> list[socket.socket]:
     """Return a listening socket for each address, all on one port."""
     sockets: list[socket.socket] = []
     try:
         for family, address in addresses:
-            sockets.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
+            sockets.append(socket.create_server((address, port), family=family, backlog=backlog))
             port = int(sockets[0].getsockname()[1])
     except OSError:
         for listening in sockets:

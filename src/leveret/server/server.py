@@ -28,12 +28,12 @@ from leveret.broker.product import NAME
 from leveret.broker.sessions.channel import Channel
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
-from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
+from leveret.server.alarms import INTERVAL_S, MEMORY_SHARE_MAX, Alarms, Measure
 from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
 from leveret.server.hashing import HashThreads
-from leveret.server.listening_sockets import bind_host
+from leveret.server.listening_sockets import BACKLOG, bind_host
 from leveret.server.loop_lag import LoopLag
 from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
@@ -91,12 +91,15 @@ class Server:
         name: str = "leveret",
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
         measure: Measure | None = None,
+        measure_every_s: float = INTERVAL_S,
         goodbye_s: float = 5.0,
         handshake_s: float = HANDSHAKE_S,
         memory_max_bytes: int | None = None,
         flight: FlightSettings | None = None,
         tls: CurrentTls | None = None,
         descriptors: Descriptors | None = None,
+        backlog: int = BACKLOG,
+        hashing: HashThreads | None = None,
     ) -> None:
         """`clock` returns microseconds, by default a `SteadyClock`. `measure` returns shortages of memory
         and disk. `goodbye_s`, `handshake_s`: time in which clients must leave, or finish the handshake.
@@ -114,6 +117,7 @@ class Server:
         self._name = name
         self._socket = socket
         self._measure = measure
+        self._measure_every_s = measure_every_s
         self._goodbye_s = goodbye_s
         self._handshake_s = handshake_s
         self._memory_max_bytes = memory_max_bytes or int(MEMORY_SHARE_MAX * machine_bytes())
@@ -123,7 +127,8 @@ class Server:
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
         self._listeners: list[Acceptor] = []
-        self._hashing = HashThreads()
+        self._hashing = hashing or HashThreads()
+        self._backlog = backlog
         self.broker: Broker
         self.turns: Turns
         self.tls_port: int | None = None
@@ -197,7 +202,7 @@ class Server:
         self.broker.sampler.start()
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure, self.helpers)
+            self._alarms = Alarms(self.turns, self._measure, self.helpers, interval_s=self._measure_every_s)
             self._alarms.start()
         self._watch_time(loop)
 
@@ -214,11 +219,11 @@ class Server:
         """The function that measures shortages of memory and disk, or None."""
         return self._measure
 
-    def change_alarms(self, measure: Measure) -> None:
+    def change_alarms(self, measure: Measure, interval_s: float) -> None:
         """Measure shortages with changed limits from now on."""
         self._measure = measure
         if self._alarms is not None:
-            self._alarms.measure = measure
+            self._alarms.measure, self._alarms.interval_s = measure, interval_s
 
     async def _undo_start(self, store: Store, turns: Turns | None) -> None:
         """Release everything that a failed start has opened."""
@@ -260,12 +265,12 @@ class Server:
     async def _listen(self) -> None:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
-        if self._tls is not None:
+        if self._tls is not None and self._tls.settings.port != OFF:
             self.tls_port = await self._listen_on(self._tls.settings.port, self._tls)
 
     async def _listen_on(self, port: int, tls: CurrentTls | None = None) -> int:
         """Listen on a port, and return it; 0 chooses a free one."""
-        sockets = await bind_host(self._host, port)
+        sockets = await bind_host(self._host, port, backlog=self._backlog)
         acceptor = Acceptor(
             sockets,
             self._make_socket,

@@ -13,8 +13,11 @@ from typing import Final, TypeAlias
 
 from leveret.broker.limits import Limits
 from leveret.fronts.flight.connection_limits import Limits as FlightLimits
-from leveret.server.alarms import DISK_FREE_MIN_BYTES, MEMORY_SHARE_MAX
+from leveret.fronts.http.limits import ApiLimits
+from leveret.server.alarms import DISK_FREE_MIN_BYTES, INTERVAL_S, MEMORY_SHARE_MAX
+from leveret.server.hashing import THREADS_MAX, WAITING_MAX
 from leveret.server.http_connection import HttpLimits
+from leveret.server.listening_sockets import BACKLOG
 from leveret.server.socket import HANDSHAKE_S
 from leveret.server.tls import DISTINGUISHED_NAME, LOGIN_NAMES, NONE, REQUIRED, VERSIONS, WANTED
 from leveret.storage.store import Options
@@ -22,7 +25,7 @@ from leveret.storage.store import Options
 Value: TypeAlias = int | float | str | None
 
 _PORT_MAX: Final = 65_535
-_LIMITS, _HTTP, _FLIGHT, _STORE = Limits(), HttpLimits(), FlightLimits(), Options()
+_LIMITS, _HTTP, _API, _FLIGHT, _STORE = Limits(), HttpLimits(), ApiLimits(), FlightLimits(), Options()
 _MOST: Final = 2**62
 _SECONDS_MAX: Final = 7 * 86_400.0
 
@@ -83,6 +86,13 @@ SETTINGS: Final = (
     _port("amqps_port", 5671, "Port for AMQP over TLS, with `tls.certificate`"),
     _port("https_port", 15_671, "Port for HTTPS, with `tls.certificate`"),
     _port("metrics_port", -1, "Port for metrics without a login, for Prometheus; RabbitMQ's is 15692"),
+    Setting(
+        "listeners.backlog",
+        BACKLOG,
+        "Connections to a port that the system queues until they are accepted.",
+        1,
+        65_535,
+    ),
     Setting(
         "tls.certificate", "", "Certificate chain (PEM). With it Flight speaks TLS only.", is_reloaded=True
     ),
@@ -157,7 +167,44 @@ SETTINGS: Final = (
         1,
         _MOST,
     ),
+    Setting(
+        "amqp.unread_replies_max_bytes",
+        _LIMITS.unread_replies_max_bytes,
+        "Direct replies that a client has not read; further ones are dropped.",
+        0,
+        _MOST,
+    ),
     # logins
+    Setting(
+        "logins.free_failures",
+        _LIMITS.login_failures_free,
+        "Failed logins in a row that cost no delay.",
+        0,
+        _MOST,
+    ),
+    Setting(
+        "logins.failures_kept_s",
+        _LIMITS.login_failures_kept_s,
+        "How long failed logins are remembered after the last one.",
+        1,
+        int(_SECONDS_MAX),
+    ),
+    Setting(
+        "logins.remembered_max",
+        _LIMITS.logins_remembered_max,
+        "Addresses and users whose failed logins are remembered, and users with an address from which they "
+        "have logged in.",
+        1,
+        _MOST,
+    ),
+    Setting(
+        "logins.hash_threads_max",
+        THREADS_MAX,
+        "Threads that hash passwords, 19 MiB each; never more than half as many as processors.",
+        1,
+        64,
+    ),
+    Setting("logins.hashes_waiting_max", WAITING_MAX, "Passwords that wait to be hashed.", 1, _MOST),
     Setting(
         "logins.delay_max_ms",
         _LIMITS.login_delay_max_ms,
@@ -210,6 +257,20 @@ SETTINGS: Final = (
         0.1,
         _SECONDS_MAX,
     ),
+    Setting(
+        "http.body_max_bytes",
+        _API.body_max_bytes,
+        "Body of a request.",
+        1 << 10,
+        1 << 30,
+    ),
+    Setting(
+        "http.durability_timeout_s",
+        _API.durability_timeout_s,
+        "Time in which a change must be on disk.",
+        0.1,
+        _SECONDS_MAX,
+    ),
     # Flight
     Setting(
         "flight.unknown_bytes_max",
@@ -248,6 +309,20 @@ SETTINGS: Final = (
         1,
         _SECONDS_MAX,
     ),
+    Setting(
+        "flight.calls_max", _FLIGHT.calls_max, "Calls at once of users who logged in lately.", 1, 100_000
+    ),
+    Setting(
+        "flight.unverified_calls_max", _FLIGHT.unverified_calls_max, "Calls at once of others.", 1, 100_000
+    ),
+    Setting("flight.snapshots_max", _FLIGHT.snapshots_max, "Store snapshots that audits read.", 1, 1_000),
+    Setting(
+        "flight.snapshots_kept_s",
+        _FLIGHT.snapshots_kept_s,
+        "Time after which a store snapshot that nobody reads is dropped.",
+        1,
+        _SECONDS_MAX,
+    ),
     # alarms
     Setting(
         "alarms.memory_share",
@@ -263,6 +338,14 @@ SETTINGS: Final = (
         "Free space on the disk below which publishers are held back.",
         0,
         _MOST,
+        is_reloaded=True,
+    ),
+    Setting(
+        "alarms.interval_s",
+        INTERVAL_S,
+        "Time between two measurements of memory and disk.",
+        0.05,
+        3_600,
         is_reloaded=True,
     ),
     # the store

@@ -27,6 +27,7 @@ from leveret.server.certificates import (
     is_pem,
     revocation_lists_in,
 )
+from leveret.server.tls_refusals import TellingHandshake
 
 T = TypeVar("T")
 
@@ -76,6 +77,7 @@ class TlsSettings:
     def context(self) -> ssl.SSLContext:
         """Return a context for new connections; raise `TlsError` if a file can't be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sslobject_class = TellingHandshake
         context.minimum_version = VERSIONS[self.minimum_version]
         self._load_certificate(context)
         if self.asks_clients:
@@ -91,8 +93,8 @@ class TlsSettings:
         return context
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
-        chain = _read(self.certificate, "tls.certificate", "certificate", certificates_in)
         key = _bytes_of(self.key, "tls.key")
+        chain = _read(self.certificate, "tls.certificate", "certificate", certificates_in)
         if b"ENCRYPTED" in key:
             raise TlsError(
                 f"key {self.key} (tls.key) has a password, and the broker can't ask for one; write the key "
@@ -113,7 +115,7 @@ class TlsSettings:
             context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error)
-            if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+            if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
                 raise TlsError(
                     f"key {self.key} (tls.key) is that of another certificate than "
                     f"'{chain[0].distinguished_name}', the first in {self.certificate} (tls.certificate)"
@@ -192,7 +194,11 @@ class CurrentTls:
 
     def replace(self, settings: TlsSettings) -> None:
         """Use other settings, or changed files; raise `TlsError` and change nothing if a file is wrong."""
-        self.context = settings.context()
+        self.use(settings, settings.context())
+
+    def use(self, settings: TlsSettings, context: ssl.SSLContext) -> None:
+        """Use a context that was made of these settings."""
+        self.context = context
         self.settings = settings
 
 

@@ -1,4 +1,4 @@
-"""Log lines for clients whose certificate is refused.
+"""Clients whose certificate is refused: what they are told, and the log lines about them.
 
 Owns the sentence for each reason, and the limit on lines: whoever can reach the port can fail as often as
 they like. The rule: errors that no operator can do anything about, as those of scanners, are not logged.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Final
 
 log = logging.getLogger("leveret")
@@ -17,6 +18,7 @@ _LINES_MAX: Final = 10
 """Lines in `_PERIOD_S`."""
 _PERIOD_S: Final = 60.0
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+_TOLD: Final = ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER")
 _REASONS: Final = {
     3: "tls.revoked has no revocation list of the authority that issued it",
     7: "its signature is wrong",
@@ -39,6 +41,33 @@ def refusal(error: ssl.SSLError) -> str:
         reason = _REASONS.get(error.verify_code, error.verify_message)
         return f"the client's certificate is refused: {reason}"
     return "the client has no certificate, and one is required" if error.reason == _NO_CERTIFICATE else ""
+
+
+when_refused: ContextVar[Callable[[ssl.SSLError], None]] = ContextVar("when_refused")
+"""Called in the context of a connection when its handshake fails."""
+
+
+class TellingHandshake(ssl.SSLObject):
+    """A TLS handshake that tells the client why it failed.
+
+    asyncio closes the socket without sending the alert that OpenSSL has written. After a wait for bytes it
+    sends everything, so a failure is first shown as such a wait. It ends when the client hangs up or sends
+    more, and at last with the timeout of the handshake.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except ssl.SSLError as error:
+            if not refusal(error) and error.reason not in _TOLD:
+                raise
+            self._failure = error
+            when_refused.get()(error)
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, str(error)) from error
 
 
 class RefusalLog:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from leveret.client import BlockingConnection, ClientError, LoginRefused
+from leveret.client import BlockingConnection, ClientError, LoginRefused, TlsFailed
 from leveret.client.endpoint import Endpoint as AmqpEndpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import BrokerOptions
@@ -80,6 +80,9 @@ def connected(options: BrokerOptions, timeout_s: float) -> Iterator[BlockingConn
         connection.open(timeout_s)
     except LoginRefused as error:
         hint = "check url, user, password and vhost"
+        raise BrokerRefused(error.sentence, code=403, hint=hint) from None
+    except TlsFailed as error:
+        hint = "see option tlsCaFile, and certfile and keyfile in the url"
         raise BrokerRefused(error.sentence, code=403, hint=hint) from None
     except ClientError as error:
         hint = "check that it runs, the option url, and brokerTimeout"

@@ -138,12 +138,17 @@ class Calls:
 
     def _connected(self) -> flight.FlightClient:
         if self._client is None:
-            options = self._endpoint.options
-            certificates = {}
-            if options.tls_ca_file is not None and self.location.startswith("grpc+tls"):
-                certificates["tls_root_certs"] = Path(options.tls_ca_file).read_bytes()
+            certificates = self._certificates() if self.location.startswith("grpc+tls") else {}
             self._client = flight.FlightClient(self.location, generic_options=_LIVENESS, **certificates)
         return self._client
+
+    def _certificates(self) -> dict[str, bytes]:
+        """Return the authorities to trust, and the client's certificate if the URL names one."""
+        tls = self._endpoint.login.tls_options
+        files = {"tls_root_certs": self._endpoint.options.tls_ca_file or tls.ca_file}
+        if tls.certificate_file:
+            files |= {"cert_chain": tls.certificate_file, "private_key": tls.key_file or tls.certificate_file}
+        return {name: Path(file).read_bytes() for name, file in files.items() if file}
 
     def _call_options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
         login = self._endpoint.login

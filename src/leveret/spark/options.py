@@ -11,7 +11,7 @@ import difflib
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -70,8 +70,11 @@ class BrokerOptions:
         return ",".join(_without_user(url) for url in _split(self.url))
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context for `amqps` URLs; None means the system's certificates."""
-        return ssl.create_default_context(cafile=self.tls_ca_file) if self.tls_ca_file else None
+        """Return the TLS context for `amqps` URLs; None means what the URLs say."""
+        if not self.tls_ca_file:
+            return None
+        named = AmqpEndpoint.parse(self.amqp_urls[0]).tls_options
+        return replace(named, ca_file=self.tls_ca_file).context()
 
     def check_broker(self) -> None:
         vhosts = set()
@@ -92,8 +95,8 @@ class BrokerOptions:
         if self.tls_ca_file is not None:
             try:
                 self.ssl_context()
-            except (OSError, ssl.SSLError) as error:
-                raise BadOption(f"option tlsCaFile: {self.tls_ca_file} can't be read: {error}") from None
+            except ValueError as error:
+                raise BadOption(f"option tlsCaFile: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

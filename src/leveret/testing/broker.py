@@ -27,6 +27,7 @@ from leveret.broker.vhosts.destination import Destination
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.definitions import Definitions
 from leveret.server.server import DefinitionStore, Server
+from leveret.server.tls import CurrentTls
 from leveret.storage.files import Files, OsFiles
 from leveret.storage.store import Options
 from leveret.testing.clock import VirtualClock
@@ -55,10 +56,12 @@ class Broker:
         options: Options = _SMALL,
         port: int = 0,
         flight: bool | FlightSettings = False,
+        tls: CurrentTls | None = None,
         goodbye_s: float = _GOODBYE_S,
     ) -> None:
         """By default the broker is in memory and uses the machine's clock. `flight` needs a directory, and
-        lets Spark read and write. `goodbye_s` is how long `stop` waits for clients to leave."""
+        lets Spark read and write. `tls` adds a port, `server.tls_port`. `goodbye_s` is how long `stop` waits
+        for clients to leave."""
         self.clock = clock
         self.disk = None if directory is not None else SimulatedDisk()
         """The disk of an in-memory broker, which can crash, fill up and fail."""
@@ -70,6 +73,7 @@ class Broker:
         self._options = options
         self._port = port
         self._flight = FlightSettings(str(directory)) if flight is True else flight or None
+        self._tls = tls
         self._goodbye_s = goodbye_s
         self._server: Server | None = None
         self.faults = Faults(self)
@@ -169,6 +173,7 @@ class Broker:
             limits=self._limits,
             goodbye_s=self._goodbye_s,
             flight=self._flight,
+            tls=self._tls,
         )
         await self._server.start()
         if self.clock is not None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from pyarrow import flight
 from leveret.amqp.properties import encode
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
-from leveret.fronts.flight import call_limits, process, process_limits, process_protocol
+from leveret.fronts.flight import process, process_limits, process_protocol
 from leveret.fronts.flight.broker_channel import BrokerChannel
 from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits, OwnSockets
 from leveret.fronts.flight.process_limits import Memory
@@ -196,13 +197,11 @@ class TestOneProcess:
     """The process without a broker: whoever asks for a login gets one."""
 
     @pytest.fixture
-    def serve(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    def serve(self, tmp_path: Path) -> Iterator[Callable[..., int]]:
         servers: list[process.FlightProcess] = []
         ours, brokers = socket.socketpair()
 
         def start(limits: Limits | None = None, calls_max: int = 512, unverified_max: int = 64) -> int:
-            monkeypatch.setattr(call_limits, "VERIFIED_MAX", calls_max)
-            monkeypatch.setattr(call_limits, "UNVERIFIED_MAX", unverified_max)
             settings = process_protocol.ProcessSettings(
                 directory=str(tmp_path),
                 host="127.0.0.1",
@@ -211,7 +210,7 @@ class TestOneProcess:
                 tls_key=None,
                 message_max_bytes=MIB,
                 memory_max_bytes=1 << 40,
-                limits=limits or Limits(),
+                limits=replace(limits or Limits(), calls_max=calls_max, unverified_calls_max=unverified_max),
             )
             line = BrokerChannel(ours)
             line.send_start_result(process_protocol.Ready(0))

@@ -9,17 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pika
 import pytest
 from pyarrow import flight
 
-from leveret.flight import actions
+from leveret.flight import actions, tickets
 from leveret.fronts.flight import process, process_protocol
 from leveret.fronts.flight.process import BrokerChannel, FlightProcess
 from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
 from tests.fronts.flight.flight_client import Bulk
-from tests.processes import WAIT_S
+from tests.processes import WAIT_S, wait_until
 
 LOGIN = process_protocol.Login("guest", b"guest", "127.0.0.1", True)
 NO_LIMIT = Memory(1 << 40, own_bytes=lambda pid: 0, give_back=lambda: None)
@@ -74,8 +76,8 @@ def test_nobody_is_served_by_a_process_that_is_not_complete(ends, tmp_path, monk
     said: list[Exception] = []
 
     class Knocking(process.StoreSnapshots):
-        def __init__(self, directory: str) -> None:
-            super().__init__(directory)
+        def __init__(self, directory: str, **more: Any) -> None:
+            super().__init__(directory, **more)
             said.append(knock(port))
 
     monkeypatch.setattr(process, "StoreSnapshots", Knocking)
@@ -132,7 +134,7 @@ def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, mon
 
 def answered(port: int) -> bool:
     try:
-        return Bulk(port).ask(actions.Snapshot("/", "q")).code == 404
+        return Bulk(port).ask(actions.Snapshot("/", "nowhere")).code == 404
     except flight.FlightError:
         return False
 
@@ -146,3 +148,31 @@ def test_a_port_that_the_process_of_a_killed_broker_still_has_is_waited_for(tmp_
             threading.Timer(0.5, lambda: taken.shutdown(socket.SHUT_RDWR) or taken.close()).start()
             broker.start()
         assert broker.endpoint.port == port
+
+
+@pytest.mark.real
+def test_a_replaced_process_ends_its_running_reads_and_another_takes_the_next_calls(tmp_path):
+    bodies = [b"%07d" % number * 20_000 for number in range(300)]
+    with Broker(tmp_path / "data", flight=True) as broker:
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("q", durable=True)
+            for body in bodies:
+                channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+        broker.wait_until_depth("q", len(bodies))
+        endpoint, log_id = broker.endpoint, broker.server.broker.vhosts["/"].queues["q"].log.id
+        first = endpoint.pid
+        bulk = Bulk(endpoint.port)
+        ticket = flight.Ticket(
+            tickets.encode(tickets.ReadTicket("/", "q", log_id, tickets.pack_ranges([(0, len(bodies))])))
+        )
+        reader = bulk.client.do_get(ticket, bulk.options)
+        read = reader.read_chunk().data.column("body").to_pylist()
+        broker.call(lambda: endpoint.replace(endpoint.settings, 1 << 40))
+        wait_until(lambda: len(endpoint.pids) == 2, "another process listens")
+        assert endpoint.pid != first
+        assert answered(endpoint.port)
+        for chunk in reader:
+            read += chunk.data.column("body").to_pylist()
+        assert read == bodies
+        wait_until(lambda: endpoint.pids == [endpoint.pid], "the first process has ended")

@@ -37,6 +37,7 @@ REPLIES = [
     process_protocol.Viewed(VIEW, AckSet().encode()),
     process_protocol.Checkpointed(12, {"connection 1": 30}),
     process_protocol.PermissionsChanged(3),
+    process_protocol.Retire(),
 ]
 
 

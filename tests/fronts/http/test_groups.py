@@ -460,5 +460,5 @@ def test_what_can_not_be_written_is_told_as_such(api, orders):
         api.run(durability.reached())
     assert problem.value.status_code == 503
     api.broker.faults.heal_disk()
-    api.run(Durability(broker, changed=api.broker.server.turns.begin).reached())
+    api.run(Durability(broker, changed=api.broker.server.turns.begin, wait_s=60.0).reached())
     assert partition(api)["low"] == 3

@@ -3,7 +3,7 @@
 A failure counts for its address and for the user it names. So guessing is slow for many users from one
 address, and for one user from many addresses. A user who has logged in from an address before has a count
 of their own there: failures from elsewhere, or of other users at this address, do not delay that user.
-`logins` does the waiting. The tables are bounded, and failures are forgotten after `FORGET_US`.
+`logins` does the waiting. The tables are bounded, and failures are forgotten after a while.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FIRST_DELAY_US: Final = 100_000
 DELAY_MAX_US: Final = 5_000_000
 """Default limit: half of the handshake's timeout, so that a login with the right password can succeed."""
 FORGET_US: Final = 10 * 60 * 1_000_000
-_COUNTS_MAX: Final = 10_000
-_HOMES_MAX: Final = 10_000
+REMEMBERED_MAX: Final = 10_000
+"""Number of addresses and users with failures, and of users who have logged in from an address."""
 _IPV6_NETWORK_BITS: Final = 64
 """A client with one IPv6 address usually controls its /64 network."""
 
@@ -33,8 +33,18 @@ _Key: TypeAlias = str | bytes | _Home
 class FailedLogins:
     """`failures.failed("10.0.0.7", "ann", now_us)`; later `failures.delay_us("10.0.0.7", "ann", now_us)`."""
 
-    def __init__(self, delay_max_us: int = DELAY_MAX_US) -> None:
+    def __init__(
+        self,
+        delay_max_us: int = DELAY_MAX_US,
+        *,
+        free_failures: int = FREE_FAILURES,
+        forget_us: int = FORGET_US,
+        remembered_max: int = REMEMBERED_MAX,
+    ) -> None:
         self._delay_max_us = delay_max_us
+        self._free_failures = free_failures
+        self._forget_us = forget_us
+        self._remembered_max = remembered_max
         self._counts: OrderedDict[_Key, tuple[int, int]] = OrderedDict()
         """Number of failures in a row and time of the last one, oldest first."""
         self._homes: OrderedDict[_Home, None] = OrderedDict()
@@ -48,8 +58,8 @@ class FailedLogins:
         delay_us = 0
         for key in self._keys(address, name):
             count, last_us = self._counts.get(key, (0, 0))
-            if count > FREE_FAILURES and now_us - last_us < FORGET_US:
-                doublings = min(count - FREE_FAILURES - 1, self._delay_max_us.bit_length())
+            if count > self._free_failures and now_us - last_us < self._forget_us:
+                doublings = min(count - self._free_failures - 1, self._delay_max_us.bit_length())
                 delay_us = max(delay_us, min(_FIRST_DELAY_US << doublings, self._delay_max_us))
         return delay_us
 
@@ -58,7 +68,7 @@ class FailedLogins:
         for key in self._keys(address, name):
             count, _ = self._counts.pop(key, (0, 0))
             self._counts[key] = count + 1, now_us
-        while len(self._counts) > _COUNTS_MAX:
+        while len(self._counts) > self._remembered_max:
             self._counts.popitem(last=False)
 
     def succeeded(self, address: str, name: str) -> None:
@@ -67,7 +77,7 @@ class FailedLogins:
         self._counts.pop(home, None)
         self._homes[home] = None
         self._homes.move_to_end(home)
-        while len(self._homes) > _HOMES_MAX:
+        while len(self._homes) > self._remembered_max:
             self._homes.popitem(last=False)
 
     def _keys(self, address: str, name: str) -> tuple[_Key, ...]:
@@ -77,7 +87,7 @@ class FailedLogins:
     def _forget(self, now_us: int) -> None:
         while self._counts:
             _, last_us = next(iter(self._counts.values()))
-            if now_us - last_us < FORGET_US:
+            if now_us - last_us < self._forget_us:
                 return
             self._counts.popitem(last=False)
 

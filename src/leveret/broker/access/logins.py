@@ -83,7 +83,13 @@ class Logins:
     def __init__(self, broker: LoginCore, hasher: Hasher) -> None:
         self._broker = broker
         self._hasher = hasher
-        self._failures = FailedLogins(1000 * broker.limits.login_delay_max_ms)
+        limits = broker.limits
+        self._failures = FailedLogins(
+            1000 * limits.login_delay_max_ms,
+            free_failures=limits.login_failures_free,
+            forget_us=1_000_000 * limits.login_failures_kept_s,
+            remembered_max=limits.logins_remembered_max,
+        )
         self.counts: dict[str, tuple[int, int]] = {}
         """Number of logins that succeeded and that failed, by protocol."""
         self._waiting: Counter[object] = Counter()

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from leveret.broker.sessions.route import Route
 
 NO_ROUTE: Final = 312
-_UNREAD_REPLIES_BYTES_MAX: Final = 8 << 20
 _CONFIRM: Final = Struct(">HHQB")
 _BASIC: Final = 60
 _ACK, _NACK = 80, 120
@@ -63,9 +62,9 @@ class AmqpChannel:
         connection = self.connection
         if connection.writable:
             connection.unread_reply_bytes = 0
-        else:
-            connection.unread_reply_bytes += size_bytes
-        return connection.unread_reply_bytes <= _UNREAD_REPLIES_BYTES_MAX
+            return True
+        connection.unread_reply_bytes += size_bytes
+        return connection.unread_reply_bytes <= connection.broker.limits.unread_replies_max_bytes
 
     def deliver(self, consumer_tag: bytes, run: Deliveries) -> None:
         self.connection.send_all(

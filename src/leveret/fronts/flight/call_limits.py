@@ -16,10 +16,8 @@ from typing import Any, Final
 
 from pyarrow import flight
 
-VERIFIED_MAX: Final = 512
-"""Calls whose login was accepted lately. Each holds up to some MiB of what it reads or writes."""
-UNVERIFIED_MAX: Final = 64
-"""Calls whose password was not checked lately."""
+from leveret.fronts.flight.connection_limits import Limits
+
 _VERIFIED_S: Final = 60.0
 _LOGINS_MAX: Final = 1000
 
@@ -39,11 +37,12 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Admits calls with a name and a password while a slot is free."""
 
-    def __init__(self, refused: Callable[[], None]) -> None:
+    def __init__(self, refused: Callable[[], None], limits: Limits) -> None:
         """`refused` is called when a call with an unverified login finds no slot."""
         self._refused = refused
-        self._verified_slots = threading.BoundedSemaphore(VERIFIED_MAX)
-        self._unverified_slots = threading.BoundedSemaphore(UNVERIFIED_MAX)
+        self._limits = limits
+        self._verified_slots = threading.BoundedSemaphore(limits.calls_max)
+        self._unverified_slots = threading.BoundedSemaphore(limits.unverified_calls_max)
         self._verified: dict[bytes, float] = {}
         """Time until which a login counts as verified, by the hash of name and password."""
 
@@ -51,9 +50,9 @@ class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         user, password = _credentials(headers)
         is_verified = self._verified.get(_digest(user, password), 0.0) > time.monotonic()
         if is_verified:
-            slots, most = self._verified_slots, VERIFIED_MAX
+            slots, most = self._verified_slots, self._limits.calls_max
         else:
-            slots, most = self._unverified_slots, UNVERIFIED_MAX
+            slots, most = self._unverified_slots, self._limits.unverified_calls_max
         if not slots.acquire(blocking=False):
             if not is_verified:
                 self._refused()

@@ -53,6 +53,14 @@ class Limits:
     """Bytes of unanswered calls that all connections may send together."""
     silent_s: float = 600.0
     """Time for which a connection may neither send nor read."""
+    calls_max: int = 512
+    """Calls at once whose login was accepted lately. Each holds up to some MiB of what it reads or writes."""
+    unverified_calls_max: int = 64
+    """Calls at once whose password was not checked lately."""
+    snapshots_max: int = 4
+    """Store snapshots that audits read. Each keeps files on the disk that the store has deleted since."""
+    snapshots_kept_s: float = 3600.0
+    """Time after which a store snapshot that nobody reads is dropped."""
 
 
 class AcceptedSocket(Protocol):

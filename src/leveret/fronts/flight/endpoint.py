@@ -207,6 +207,10 @@ class FlightEndpoint:
             writer.close()
             await _end(process)
             raise OSError("the Flight endpoint could not be started") from error
+        except asyncio.CancelledError:
+            writer.close()
+            await _end(process)
+            raise
         if isinstance(first, process_protocol.Failed):
             writer.close()
             await _end(process)

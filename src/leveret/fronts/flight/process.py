@@ -54,11 +54,11 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._directory = settings.directory
         self._message_max_bytes = settings.message_max_bytes
         self._broker = broker
-        self._snapshots = StoreSnapshots(self._directory)
-        self._snapshots.watch()
         limits = replace(settings.limits, unfinished_bytes_max=2 * self._message_max_bytes)
+        self._snapshots = StoreSnapshots(self._directory, limits=limits)
+        self._snapshots.watch()
         self._connections = ConnectionWatcher(limits)
-        self._callers = Callers(self._connections.calls_refused)
+        self._callers = Callers(self._connections.calls_refused, limits)
         # Calls may begin during this call, so the attributes above must be set.
         super().__init__(
             f"{scheme}://{settings.host}:{settings.port}",

@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from leveret.fronts.flight.connection_limits import Limits
 from leveret.storage.errors import BadName, Damage
 from leveret.storage.files import OsFiles
 from leveret.storage.log_view import SegmentGone
 from leveret.storage.store_snapshot import PICTURES, StoreSnapshot, snapshot_running
 
-_SNAPSHOTS_MAX: Final = 4
 _ATTEMPTS: Final = 5
-_UNUSED_S: Final = 3600.0
 _LOOK_S: Final = 60.0
 _name = re.compile(r"[0-9a-f]{32}")
 
@@ -40,7 +39,13 @@ class Kept:
 class StoreSnapshots:
     """`snapshots.take(name, "ann", now_us)`; later `snapshots.find(name, "ann")` and `drop(name, "ann")`."""
 
-    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        directory: str,
+        clock: Callable[[], float] = time.monotonic,
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+    ) -> None:
+        self._limits = limits
         self._files = OsFiles(directory)
         self._clock = clock
         self._files.remove_directory(PICTURES)
@@ -49,7 +54,7 @@ class StoreSnapshots:
         self._is_retired = False
 
     def watch(self) -> None:
-        """Start a thread that drops snapshots not read for an hour."""
+        """Start a thread that drops snapshots that nobody has read for a while."""
 
         def look() -> None:
             while True:
@@ -70,7 +75,7 @@ class StoreSnapshots:
                 raise BadName(f"{name!r} is a snapshot of another user", hint="Use another name.")
             if kept is None:
                 # Drop the snapshot that was not read for the longest time.
-                while len(self._kept) >= _SNAPSHOTS_MAX:
+                while len(self._kept) >= self._limits.snapshots_max:
                     self._drop(min(self._kept, key=lambda key: self._kept[key].used_s))
                 kept = self._kept[name] = self._taken(name, user, taken_us)
             return kept
@@ -111,7 +116,8 @@ class StoreSnapshots:
     def drop_unused(self) -> None:
         """Drop unused snapshots, and delete files that could not be deleted earlier."""
         with self._lock:
-            for name in [key for key, kept in self._kept.items() if kept.used_s + _UNUSED_S < self._clock()]:
+            used_s = self._clock() - self._limits.snapshots_kept_s
+            for name in [key for key, kept in self._kept.items() if kept.used_s < used_s]:
                 self._drop(name)
             self._delete_dropped()
 

@@ -36,6 +36,7 @@ from leveret.fronts.http.exchanges import Exchanges
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.health_checks import HealthChecks
+from leveret.fronts.http.limits import ApiLimits
 from leveret.fronts.http.messages import PUBLISH_BYTES_MAX, Messages
 from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.node_facts import NodeFacts
@@ -44,7 +45,7 @@ from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
-from leveret.fronts.http.request_bodies import BYTES_MAX, Body, body_of
+from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 
@@ -55,13 +56,17 @@ Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
 def create_app(
-    broker: Broker, *, changed: Callable[[], None], node: Callable[[], NodeFacts] = NodeFacts
+    broker: Broker,
+    *,
+    changed: Callable[[], None],
+    node: Callable[[], NodeFacts] = NodeFacts,
+    limits: ApiLimits = ApiLimits(),  # noqa: B008  (frozen)
 ) -> Starlette:
     """Return the application. `changed` is called before a handler changes the broker: it begins a turn.
 
     `node` returns the facts that only the server knows.
     """
-    durability = Durability(broker, changed=changed)
+    durability = Durability(broker, changed=changed, wait_s=limits.durability_timeout_s)
     topics = Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
 
@@ -71,8 +76,14 @@ def create_app(
     def private(handler: Handler) -> Endpoint:
         return _private(handler, login)
 
-    def changing(handler: Change, *, bytes_max: int = BYTES_MAX) -> Endpoint:
-        return _change(handler, login, durability, bytes_max=bytes_max)
+    def changing(handler: Change, *, bytes_max: int | None = None) -> Endpoint:
+        return _change(
+            handler,
+            login,
+            durability,
+            bytes_max=limits.body_max_bytes if bytes_max is None else bytes_max,
+            is_long=bytes_max is not None,
+        )
 
     one_topic, one_group = "/api/topics/{vhost}/{name}", "/api/groups/{vhost}/{group}"
     return Starlette(
@@ -305,16 +316,18 @@ def _private(handler: Handler, login: Login) -> Endpoint:
     return endpoint
 
 
-def _change(handler: Change, login: Login, durability: Durability, *, bytes_max: int) -> Endpoint:
+def _change(
+    handler: Change, login: Login, durability: Durability, *, bytes_max: int, is_long: bool
+) -> Endpoint:
     """Return an endpoint that reads the body before the login, and answers when the change is on disk.
 
     A long body is read only from a user who can log in.
     """
 
     async def endpoint(request: Request) -> Response:
-        if bytes_max > BYTES_MAX:
+        if is_long:
             await login(request)
-        body = await body_of(request, bytes_max)
+        body = await body_of(request, bytes_max=bytes_max)
         with _errors_as_problems():
             user = await login(request)
             before = durability.last_change

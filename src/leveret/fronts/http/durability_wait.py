@@ -12,13 +12,11 @@ from collections.abc import Callable
 from leveret.broker.broker import Broker
 from leveret.fronts.http.errors import Problem
 
-WAIT_S = 10.0
-
 
 class Durability:
     """`await durability.reached()` returns when everything changed so far is on disk."""
 
-    def __init__(self, broker: Broker, *, changed: Callable[[], None], wait_s: float = WAIT_S) -> None:
+    def __init__(self, broker: Broker, *, changed: Callable[[], None], wait_s: float) -> None:
         """`changed` begins a turn of the broker, at whose end the broker announces what is durable."""
         self._broker = broker
         self._changed = changed

@@ -28,13 +28,14 @@ from leveret.broker.operations.messages import GotMessage, NewMessage, Publicati
 from leveret.broker.views.overview import health
 from leveret.fronts.http import amqp_refusals
 from leveret.fronts.http.auth import enter
-from leveret.fronts.http.durability_wait import WAIT_S
 from leveret.fronts.http.errors import NotAuthorised, NotFound, Problem
 from leveret.fronts.http.json_replies import jsonable, reply, text
 from leveret.fronts.http.json_tables import check_short, properties_in
 from leveret.fronts.http.path_segments import exchange_segment, segment
 from leveret.fronts.http.request_bodies import BadRequest, Body, check_present, integer_in
 
+WAIT_S: Final = 10.0
+"""Time in which the disk must have a message."""
 PUBLISH_BYTES_MAX: Final = 4 << 20
 """Limit of the body of a publish: a larger one would keep others waiting while it is decoded."""
 _GET_BYTES_MAX: Final = 16 << 20

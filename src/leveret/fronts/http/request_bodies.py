@@ -17,8 +17,6 @@ from leveret.fronts.http.errors import Problem
 
 Body: TypeAlias = Mapping[str, Any]
 
-BYTES_MAX = 64 << 10
-
 
 class BadRequest(Problem):
     """A 400; nothing was changed. Example: `BadRequest("the name is too long")`."""
@@ -27,7 +25,7 @@ class BadRequest(Problem):
         super().__init__(400, "bad_request", sentence)
 
 
-async def body_of(request: Request, bytes_max: int = BYTES_MAX) -> Body:
+async def body_of(request: Request, *, bytes_max: int) -> Body:
     """Return the object in the request's body; an empty one if the body is empty or null."""
     data = bytearray()
     try:
