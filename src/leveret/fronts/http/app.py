@@ -77,13 +77,8 @@ def create_app(
         return _private(handler, login)
 
     def changing(handler: Change, *, bytes_max: int | None = None) -> Endpoint:
-        return _change(
-            handler,
-            login,
-            durability,
-            bytes_max=limits.body_max_bytes if bytes_max is None else bytes_max,
-            is_long=bytes_max is not None,
-        )
+        most = limits.body_max_bytes if bytes_max is None else bytes_max
+        return _change(handler, login, durability, bytes_max=most, is_long=bytes_max is not None)
 
     one_topic, one_group = "/api/topics/{vhost}/{name}", "/api/groups/{vhost}/{group}"
     return Starlette(
