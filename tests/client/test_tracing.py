@@ -178,7 +178,6 @@ async def test_headers_that_are_no_context_do_no_harm(
         for value in nonsense:
             (await app.publisher.publish(b"", queue, headers={"traceparent": value})).check()
         await done.reach(len(nonsense))
-    assert len(done) == len(nonsense)
     assert all(span.parent is None for span in spans.of("process"))
 
 
@@ -187,7 +186,7 @@ async def test_headers_that_are_no_context_do_no_harm(
 async def test_a_publish_without_success_is_an_error_with_the_reason(
     leveret_broker: Broker, fresh: Fresh, spans: Spans, confirm: Any
 ) -> None:
-    heard: list[object] = []
+    heard = Notes()
     async with (
         Connection(leveret_broker.url, hooks=spans.tracing, backoff=QUICK) as connection,
         Publisher(connection, confirm=confirm) as publisher,
@@ -216,7 +215,7 @@ async def test_a_message_that_a_publisher_refuses_ends_its_span(
     ):
         with pytest.raises(ValueError, match="the properties take"):
             await publisher.publish(b"", "q", headers={"large": "x" * 200_000})
-        with pytest.raises(ValueError, match="seq must be"):
+        with pytest.raises(ValueError, match="seq must"):
             publisher.send(b"", "q", seq=-1)
         publisher.send(b"", "nowhere")
         with pytest.raises(WindowFull):
@@ -318,7 +317,7 @@ async def test_a_message_that_comes_back_later_says_so(
 
     @app.listener(queue)
     async def take(body: bytes) -> None:
-        if (error := errors.pop(0)) is not None:
+        if error := errors.pop(0):
             raise error
 
     async with app:
@@ -348,9 +347,8 @@ async def test_a_manual_ack_is_in_the_attempt_or_a_span_of_its_own(
         await later.reach(1)
         await later[0].reject()
     assert spans.outcomes() == ["acked", "unsettled"]
-    reject = spans.one("reject")
-    assert (reject.name, reject.kind) == (f"reject {queue}", SpanKind.CLIENT)
-    assert reject.attributes["messaging.operation.type"] == "settle"
+    reject = spans.one(f"reject {queue}")
+    assert (reject.kind, reject.attributes["messaging.operation.type"]) == (SpanKind.CLIENT, "settle")
     assert is_child(reject, spans.of("send")[1])
 
 
@@ -416,8 +414,8 @@ async def test_a_batch_that_fails_as_a_whole_records_its_exception_once(
     async with app:
         await app.publisher.publish_many([Message(b"", queue) for _ in range(3)])
         await spans.reach("process", 1)
-    events = [event.name for event in spans.one("process").events]
-    assert sorted(events) == ["exception", "settled", "settled", "settled"]
+    events = sorted(event.name for event in spans.one("process").events)
+    assert events == ["exception", *["settled"] * 3]
 
 
 @on_a_loop
@@ -445,9 +443,8 @@ async def test_a_group_listener_names_group_and_partition(leveret_broker: Broker
 async def test_an_attempt_whose_connection_is_lost_is_stale(
     leveret_broker: Broker, fresh: Fresh, spans: Spans
 ) -> None:
-    queue, calls = fresh(), Notes()
+    queue, calls, go = fresh(), Notes(), asyncio.Event()
     app = traced(leveret_broker.url, spans, queue)
-    go = asyncio.Event()
 
     @app.listener(queue)
     async def take(body: bytes) -> None:
@@ -526,7 +523,7 @@ async def test_a_consumer_receives_and_settles_in_spans(amqp_url: str, fresh: Fr
             with spans.tracing.processing([second]):
                 await second.nack()
     sends, receives = spans.of("send"), spans.of("receive")
-    assert [span.kind for span in receives] == [SpanKind.CONSUMER] * 2
+    assert receives[0].kind is SpanKind.CONSUMER
     assert is_child(receives[0], sends[0])
     assert is_child(spans.one("ack"), sends[0])
     assert receives[1].parent.span_id == job.get_span_context().span_id
@@ -577,11 +574,10 @@ async def test_a_request_and_its_reply_are_one_trace(amqp_url: str, fresh: Fresh
             assert (await requester.request(b"?", queue)).body == b"yes"
         await spans.reach("process", 1)
         await spans.reach("send", 2)
-    request, reply = sorted(spans.of("send"), key=lambda span: span.start_time)
+    (request,), (reply,) = spans.of(f"send {queue}"), spans.of("send amq.rabbitmq.reply-to")
     assert request.parent.span_id == ask.get_span_context().span_id
     assert is_child(spans.one("process"), request)
     assert is_child(reply, spans.one("process"))
-    assert reply.name == "send amq.rabbitmq.reply-to"
     assert reply.attributes["messaging.destination.temporary"] is True
     receive = spans.one("receive")
     assert receive.parent.span_id == ask.get_span_context().span_id

@@ -143,7 +143,7 @@ class Tracing(Hooks):
             f"process {deliveries[0].queue}",
             context=parent,
             kind=SpanKind.CONSUMER,
-            attributes=_operation("process", "process") | _received_from(deliveries, batch=batch),
+            attributes=operation("process", "process") | _received_from(deliveries, batch=batch),
             links=_links(contexts) if batch else None,
         )
         attempt = _Attempt(span, deliveries, batch=batch)
@@ -193,7 +193,7 @@ class Tracing(Hooks):
             f"{name} {delivery.queue}",
             context=None if in_trace_of_caller else created or Context(),
             kind=kind,
-            attributes=_operation(name, kind_of_operation) | _received_from([delivery], batch=False),
+            attributes=operation(name, kind_of_operation) | _received_from([delivery], batch=False),
             links=_links([created]) if in_trace_of_caller else None,
         )
         if error is not None:
@@ -330,14 +330,15 @@ def _links(contexts: Sequence[Context | None]) -> list[Link]:
 # attributes
 
 
-def _operation(name: str, kind: str) -> Attributes:
+def operation(name: str, kind: str) -> Attributes:
+    """Return the attributes of every span: the messaging system, and the operation's name and type."""
     return {"messaging.system": _SYSTEM, "messaging.operation.name": name, "messaging.operation.type": kind}
 
 
 def _sending_to(message: Message) -> Attributes:
     """Return the attributes of a send span that are known before the message is sent."""
     key, exchange = message.routing_key, message.exchange
-    attributes = _operation("send", "send")
+    attributes = operation("send", "send")
     if not exchange and key.startswith(f"{REPLY_TO}."):
         # Each requester has another key.
         attributes["messaging.destination.name"] = REPLY_TO
