@@ -109,7 +109,7 @@ class QueryTracing(StreamingQueryListener):
             context=Context(),
             kind=SpanKind.CONSUMER,
             attributes=_of_query(str(event.id), name)
-            | {"error.type": event.errorClassOnException or _FAILED},
+            | {"error.type": event.errorClassOnException or "StreamingQueryException"},
         )
         span.set_status(Status(StatusCode.ERROR, event.exception))
         span.end()
