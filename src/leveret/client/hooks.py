@@ -16,21 +16,29 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from leveret.amqp.tables import Value
 from leveret.client.callbacks import call_back
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
+    from leveret.client.endpoint import Endpoint
     from leveret.client.errors import ClientError
     from leveret.client.message import Message
-    from leveret.client.publisher import Publisher
     from leveret.client.receipt import Receipt
 
 log = logging.getLogger("leveret.client")
 _A = TypeVar("_A")
 _R = TypeVar("_R")
+
+
+class Accepting(Protocol):
+    """The publisher that takes a message, as hooks see it."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The broker that is connected, or None."""
 
 
 class Hooks:
@@ -45,7 +53,7 @@ class Hooks:
     def blocked(self, reason: str | None) -> None:
         """The broker takes no messages for this reason; None: it takes them again."""
 
-    def accepting(self, message: Message, publisher: Publisher) -> AbstractContextManager[Message]:
+    def accepting(self, message: Message, publisher: Accepting) -> AbstractContextManager[Message]:
         """Entered while a publisher takes a message; yields the message to send, which may differ."""
         return nullcontext(message)
 

@@ -20,6 +20,7 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import PublisherCounters
 from leveret.client.direct_replies import Replies
+from leveret.client.endpoint import Endpoint
 from leveret.client.errors import ClientError, Closed, WindowFull
 from leveret.client.hooks import Around, overrides
 from leveret.client.message import Envelopes, Message, Properties
@@ -298,6 +299,12 @@ class Publisher:
     def ready(self) -> bool:
         """Whether messages are sent at once."""
         return self._sender.sending
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The broker that is connected, or None."""
+        session = self.connection.session
+        return session.endpoint if session else None
 
     @property
     def blocked_by(self) -> str | None:

@@ -21,13 +21,12 @@ from leveret import __version__
 from leveret.amqp.names import to_text
 from leveret.amqp.tables import Value
 from leveret.client.callbacks import call_back
-from leveret.client.channel import Session
 from leveret.client.delivery import Delivery
 from leveret.client.direct_replies import REPLY_TO
+from leveret.client.endpoint import Endpoint
 from leveret.client.errors import ClientError
-from leveret.client.hooks import Hooks
+from leveret.client.hooks import Accepting, Hooks
 from leveret.client.message import Message
-from leveret.client.publisher import Publisher
 from leveret.client.receipt import PublishFailed, Receipt
 
 try:
@@ -92,7 +91,7 @@ class Tracing(Hooks):
     # publishing
 
     @contextmanager
-    def accepting(self, message: Message, publisher: Publisher) -> Iterator[Message]:
+    def accepting(self, message: Message, publisher: Accepting) -> Iterator[Message]:
         """Start a send span, which ends with the receipt, and put the span's context into the headers.
 
         A context that the message has already stays. The span is then linked with this context.
@@ -270,7 +269,7 @@ def _unreported(delivery: Delivery, local_attempts: int) -> str:
 
 
 def _ending(
-    span: Span, publisher: Publisher, on_confirm: Callable[[Receipt], None] | None
+    span: Span, publisher: Accepting, on_confirm: Callable[[Receipt], None] | None
 ) -> Callable[[Receipt], None]:
     """Return a callback that ends a send span as the receipt says, and then calls the caller's own."""
 
@@ -280,7 +279,7 @@ def _ending(
                 "messaging.message.id": receipt.message_id,
                 "leveret.publish.status": receipt.status.value,
                 "leveret.publish.attempts": receipt.attempts,
-                **_server(publisher.connection.session),
+                **_server(publisher.endpoint),
             }
         )
         try:
@@ -363,7 +362,7 @@ def _message_attributes(message: Message) -> Attributes:
 def _received_from(deliveries: Sequence[Delivery], *, batch: bool) -> Attributes:
     """Return the attributes of a span for deliveries of one consumer."""
     delivery = deliveries[0]
-    attributes = _server(delivery.ledger.channel.session)
+    attributes = _server(delivery.ledger.channel.session.endpoint)
     if delivery.source.group is not None:
         attributes["messaging.consumer.group.name"] = delivery.source.group
     if batch:
@@ -410,7 +409,5 @@ def _joined(*names: str) -> str:
     return ":".join(name for name in names if name) or _DEFAULT_EXCHANGE
 
 
-def _server(session: Session | None) -> Attributes:
-    if session is None:
-        return {}
-    return {"server.address": session.endpoint.host, "server.port": session.endpoint.port}
+def _server(endpoint: Endpoint | None) -> Attributes:
+    return {} if endpoint is None else {"server.address": endpoint.host, "server.port": endpoint.port}
