@@ -1,10 +1,10 @@
 """Hooks for tracing, metrics and other observers: subclass `Hooks` and override what you need.
 
-    class Tracing(Hooks):
+    class Observer(Hooks):
         def publishing(self, headers):
-            headers["traceparent"] = current_span().traceparent
+            headers["sent-by"] = "shop-7"
 
-    Connection(url, hooks=Tracing())
+    Connection(url, hooks=Observer())
 
 Hooks are called on the event loop, so they must be quick and must not raise. Notices are also logged, with
 their fields in `extra`, so that structured logs need no hook.

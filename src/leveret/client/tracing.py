@@ -156,7 +156,7 @@ class Tracing(Hooks):
         finally:
             context.detach(token)
             for delivery in deliveries:
-                del self._attempts[delivery]
+                self._attempts.pop(delivery, None)
             attempt.end()
 
     @contextmanager
