@@ -501,7 +501,9 @@ async def test_a_retry_that_waits_at_the_end_goes_back_with_a_span(
         await app.publisher.publish(b"", queue)
         await spans.reach("process", 1)
     assert spans.outcomes() == ["waiting"]
-    assert is_child(spans.one("requeue"), spans.one("send"))
+    requeue = spans.one("requeue")
+    assert is_child(requeue, spans.one("send"))
+    assert requeue.status.status_code is StatusCode.UNSET
 
 
 # without handlers

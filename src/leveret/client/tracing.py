@@ -116,8 +116,10 @@ class Tracing(Hooks):
             properties = message.properties.copy()
             properties["headers"] = {**headers, **given}
             message = message._replace(properties=properties)
+        if span.is_recording():
+            message = message._replace(on_confirm=_ending(span, publisher, message.on_confirm))
         try:
-            yield message._replace(on_confirm=_ending(span, publisher, message.on_confirm))
+            yield message
         except Exception as error:
             _fail(span, error)
             span.end()
@@ -174,7 +176,8 @@ class Tracing(Hooks):
         if (attempt := self._attempts.get(delivery)) is not None:
             attempt.settled(delivery, outcome, error)
         else:
-            self._mark(_SETTLEMENTS.get(outcome, outcome), "settle", delivery, SpanKind.CLIENT, error=error)
+            # The error, if there was one, is in the attempt's span: the settlement did not fail.
+            self._mark(_SETTLEMENTS.get(outcome, outcome), "settle", delivery, SpanKind.CLIENT)
 
     def _mark(
         self,
@@ -184,7 +187,6 @@ class Tracing(Hooks):
         kind: SpanKind,
         *,
         in_trace_of_caller: bool = False,
-        error: BaseException | None = None,
     ) -> None:
         """Make a span without duration, linked with the message's context or a child of this context."""
         created = self._context_of(delivery)
@@ -195,8 +197,6 @@ class Tracing(Hooks):
             attributes=operation(name, kind_of_operation) | _received_from([delivery], batch=False),
             links=_links([created]) if in_trace_of_caller else None,
         )
-        if error is not None:
-            _fail(span, error)
         span.end()
 
     # contexts
