@@ -32,6 +32,7 @@ from leveret.client import (
     RetryLater,
     Topology,
     WindowFull,
+    redrive,
 )
 from leveret.testing.broker import Broker
 from tests.client import grouping
@@ -305,6 +306,29 @@ async def test_each_attempt_is_a_span_of_the_same_trace_up_to_the_parked_copy(
     assert linked(parked) == [send.context.span_id]
     ((_, properties),) = await taken(amqp_url, f"{queue}.parked")
     assert properties["headers"]["traceparent"] == header(send)
+
+
+@on_a_loop
+async def test_a_dead_letter_and_what_is_redriven_stay_in_the_trace(
+    amqp_url: str, fresh: Fresh, spans: Spans
+) -> None:
+    queue, dead = fresh(), fresh("dead")
+    source = Queue(queue, dead_letter_exchange="", dead_letter_key=dead)
+    app, refusals = traced(amqp_url, spans, source, dead), [Reject("not now"), None]
+
+    @app.listener(queue)
+    async def take(body: bytes) -> None:
+        if refusal := refusals.pop(0):
+            raise refusal
+
+    async with app, Connection(amqp_url, hooks=spans.tracing, backoff=QUICK) as connection:
+        await app.publisher.publish(b"", queue)
+        await until_ready(amqp_url, dead, 1)
+        assert (await redrive(connection, dead)).moved == 1
+        await spans.reach("process", 2)
+    assert spans.outcomes() == ["rejected", "acked"]
+    send, *_ = spans.of("send")
+    assert all(is_child(span, send) for span in spans.of("process"))
 
 
 @on_a_loop
