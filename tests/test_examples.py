@@ -22,6 +22,14 @@ GUIDE = ROOT / "docs" / "guide" / "scenarios.md"
 PRINTED = {
     "broker_in_a_test.py": "order 0 (redelivered)\norder 1 (redelivered)\norder 2 (redelivered)\n",
     "store.py": "0 one\n1 two\n",
+    "tracing.py": """\
+checkout
+  send tracing.orders: confirmed
+    process tracing.orders: attempt 1 retried ERROR
+    process tracing.orders: attempt 2 acked ERROR
+      send tracing.orders.parked: confirmed
+    process tracing.orders.parked: attempt 1 not needed
+""",
 }
 SHARED = {"playground.py"}
 SECTION = re.compile(r"^## .*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guide"
 SOURCES = ROOT / "src" / "leveret" / "client"
-PAGES = ("client.md", "publishing.md", "consuming.md", "groups.md", "topology.md")
+PAGES = ("client.md", "publishing.md", "consuming.md", "groups.md", "topology.md", "tracing.md")
 PIKA_PAGES = ("retries.md", "deduplication.md", "audit.md")
 RUN_BY = {
     "testing.md python": "test_the_code_about_testing_runs",
@@ -91,6 +91,7 @@ NOT_RUN = {
     "spark.md sh": "needs a cluster; spark/test_cluster.py starts one with these options",
     "spark-cluster.md sh": "builds an environment from a package index; spark/cluster.py does it offline",
     "spark-cluster.md text": "a part of a job; spark/cluster_job.py has it",
+    "tracing.md sh": "installs a package",
     "README.md sh": "targets of make: they install packages and run for minutes",
 }
 URL = "amqp://guest:guest@localhost/"

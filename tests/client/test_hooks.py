@@ -1,16 +1,16 @@
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 
 from leveret.amqp.tables import Value
-from leveret.client import App, Delivery, Queue, Retry, Topology
+from leveret.client import App, Batch, Consumer, Delivery, Message, Queue, Retry, Topology
 from leveret.client.callbacks import call_back
 from leveret.client.connection import Connection
 from leveret.client.errors import ClientError
-from leveret.client.hooks import Hooks, notice
+from leveret.client.hooks import Accepting, Hooks, notice
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
 from leveret.testing.broker import Broker
@@ -180,6 +180,80 @@ def test_a_hook_that_raises_around_a_handler_keeps_no_message_from_it(leveret_br
 
     for at_the_end in (False, True):
         asyncio.run(work(at_the_end))
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_hooks_that_raise_around_a_publish_or_an_attempt_lose_no_message(
+    leveret_broker: Broker, at_the_end: bool
+) -> None:
+    class Broken(Hooks):
+        @contextmanager
+        def _broken(self, value: object) -> Iterator[object]:
+            if not at_the_end:
+                raise RuntimeError("a hook failed")
+            yield value
+            raise RuntimeError("a hook failed")
+
+        def accepting(self, message: Message, publisher: Accepting) -> AbstractContextManager[Message]:
+            return self._broken(message)  # type: ignore[return-value]
+
+        def processing(
+            self, deliveries: Sequence[Delivery], *, batch: bool = False
+        ) -> AbstractContextManager[object]:
+            return self._broken(None)
+
+    async def work() -> None:
+        came: asyncio.Queue[object] = asyncio.Queue()
+        app = App(leveret_broker.url, topology=Topology(Queue("q"), Queue("batches")), hooks=Broken())
+
+        @app.listener("q")
+        async def take(number: int) -> None:
+            await came.put(number)
+
+        @app.listener("batches", batch=Batch(2, WAIT_S))
+        async def take_both(numbers: list[int]) -> None:
+            await came.put(numbers)
+
+        async with app:
+            for number, queue in enumerate(("q", "batches", "batches")):
+                (await app.publisher.publish(number, queue)).check()
+            assert await asyncio.wait_for(came.get(), WAIT_S) == 0
+            assert await asyncio.wait_for(came.get(), WAIT_S) == [1, 2]
+        assert leveret_broker.depth("q") == leveret_broker.depth("batches") == 0
+
+    asyncio.run(work())
+
+
+def test_a_hook_may_change_a_message_and_hears_of_deliveries_without_a_handler(
+    leveret_broker: Broker,
+) -> None:
+    heard: list[object] = []
+
+    class Changing(Hooks):
+        def accepting(self, message: Message, publisher: Accepting) -> AbstractContextManager[Message]:
+            assert publisher.endpoint is not None
+            return nullcontext(message._replace(body=b"changed"))
+
+        def received(self, delivery: Delivery) -> None:
+            heard.append(delivery.body)
+
+        def settled(self, delivery: Delivery, outcome: str, error: BaseException | None) -> None:
+            heard.append(outcome)
+
+    async def work() -> None:
+        async with (
+            Connection(leveret_broker.url, hooks=Changing(), topology=Topology(Queue("q"))) as connection,
+            Publisher(connection) as publisher,
+            Consumer(connection, "q") as consumer,
+        ):
+            (await publisher.publish(b"given", "q")).check()
+            delivery = await consumer.take(WAIT_S)
+            assert delivery is not None
+            await delivery.ack()
+            await delivery.ack()
+
+    asyncio.run(work())
+    assert heard == [b"changed", "acked"]
 
 
 def test_what_is_told_is_told_even_to_those_who_raise(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,7 +93,7 @@ def test_the_code_of_the_page_runs(spark: SparkSession, own_leveret: Broker, tmp
         publish(own_leveret.url, "orders", [b'{"id": 1, "items": []}', b"?"])
         partitions.spread(own_leveret.url, "clicks", [b"one", b"two"])
 
-    assert run_blocks(spark, tmp_path, named=URL, url=own_leveret.url, fill=fill) == 5
+    assert run_blocks(spark, tmp_path, named=URL, url=own_leveret.url, fill=fill) == 6
     table = spark.read.parquet(str(tmp_path / "lake" / "orders"))
     assert table.count() == 2
 

@@ -16,6 +16,7 @@ from pamqp import commands
 
 from leveret.amqp.events import Settlement
 from leveret.amqp.methods import Method, make
+from leveret.client.endpoint import Endpoint
 from leveret.client.errors import ChannelClosed, ClientError, Closed
 
 _CLOSE_S: Final = 5.0
@@ -36,6 +37,9 @@ class Session(Protocol):
     blocked: str | None
     writable: bool
     on_writable: list[Callable[[], None]]
+
+    @property
+    def endpoint(self) -> Endpoint: ...
 
     @property
     def is_leveret(self) -> bool: ...

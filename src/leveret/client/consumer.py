@@ -18,8 +18,11 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Self
 
 from leveret.amqp.tables import Value
+from leveret.client.acks import Settled
+from leveret.client.callbacks import call_back
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
+from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ClientError
 from leveret.client.requeue import mark_begun
@@ -49,8 +52,10 @@ class Consumer:
             deliver=self._deliver,
             stale=self._stale,
             codecs=codecs or Codecs(),
+            settle=None if connection.hooks is None else self._settle,
             closed=self._end,
         )
+        self._hooks = connection.hooks
         self._ready: deque[Delivery] = deque()
         self._changed = asyncio.Event()
         self._stopped = False
@@ -107,6 +112,8 @@ class Consumer:
             # If its channel has ended, the broker delivers it again.
             if delivery.ledger.alive:
                 mark_begun((delivery,))
+                if self._hooks is not None:
+                    call_back(self._hooks.received, delivery)
                 return delivery
         return None
 
@@ -122,6 +129,14 @@ class Consumer:
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self._ready.extend(deliveries)
         self._changed.set()
+
+    async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
+        """Settle a delivery for its taker, and report the outcome to the hooks."""
+        settled = delivery.ledger.settle(delivery, decision)
+        hooks = self._hooks
+        if hooks is not None and settled is Settled.SENT:
+            call_back(lambda delivery: hooks.settled(delivery, decision.value, None), delivery)
+        return settled
 
     def _stale(self, delivery: Delivery) -> None:
         self.stale += 1

@@ -25,11 +25,11 @@ from leveret.client.delay_queue_returns import DelayQueueReturns
 from leveret.client.delivery import Delivery
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler
-from leveret.client.hooks import notice
+from leveret.client.hooks import notice, overrides
 from leveret.client.internal_queues import EnsuredQueues
 from leveret.client.listener_options import Batch, ListenerOptions
 from leveret.client.partition_order import Lanes
-from leveret.client.processing import Processing
+from leveret.client.processing import Processing, WatchedProcessing
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Failure
 from leveret.client.redelivery_loops import LoopDetector
@@ -115,7 +115,8 @@ class Listener:
             always_in_broker=subscription.exclusive or single_active or options.member is not None,
             attempts_max=options.attempts_max,
         )
-        self._processing = Processing(
+        processing = WatchedProcessing if overrides(self._hooks, "processing") else Processing
+        self._processing = processing(
             handler, options, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
         )
         self._buffer: deque[Delivery] = deque()

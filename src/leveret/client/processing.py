@@ -146,7 +146,7 @@ class Processing:
         with ExitStack() as around:
             if self.hooks is not None:
                 for delivery in deliveries:
-                    around.enter_context(Around(self.hooks, delivery))
+                    around.enter_context(Around(self.hooks.handling, delivery))
             if self.handler.is_async:
                 return await self._on_the_loop(arguments)
             return await self._in_a_thread(arguments)
@@ -249,3 +249,20 @@ class Processing:
         ids = [message_id for delivery in deliveries if (message_id := delivery.message_id)]
         if ids:
             await self.options.idempotence.remember(ids)
+
+
+class WatchedProcessing(Processing):
+    """Processing inside `hooks.processing`, made only for hooks that override this method."""
+
+    async def one(self, delivery: Delivery) -> None:
+        with self._around([delivery], batch=False):
+            await super().one(delivery)
+
+    async def many(self, deliveries: list[Delivery]) -> None:
+        with self._around(deliveries, batch=True):
+            await super().many(deliveries)
+
+    def _around(self, deliveries: list[Delivery], *, batch: bool) -> Around[list[Delivery], object]:
+        hooks = self.hooks
+        assert hooks is not None
+        return Around(lambda deliveries: hooks.processing(deliveries, batch=batch), deliveries)

@@ -20,7 +20,9 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import PublisherCounters
 from leveret.client.direct_replies import Replies
+from leveret.client.endpoint import Endpoint
 from leveret.client.errors import ClientError, Closed, WindowFull
+from leveret.client.hooks import Around, overrides
 from leveret.client.message import Envelopes, Message, Properties
 from leveret.client.receipt import ConfirmsFailed, PublishInterrupted, Receipt, Status
 from leveret.client.sender import Sender
@@ -84,6 +86,8 @@ class Publisher:
             returned=self._returned,
             replies=replies,
         )
+        self._take = self._accept_watched if overrides(self._hooks, "accepting") else self._accept
+        """Accepts a message. Without hooks that watch, there is no call in between."""
         self._seq = 1 if first_seq is None else first_seq
         self._counts = producer is None or first_seq is not None
         """Whether this publisher numbers messages whose caller gives no `seq`."""
@@ -151,7 +155,7 @@ class Publisher:
         if self._must_wait():
             await self.room(limit_s)
             limit_s -= self._loop.time() - started_s
-        receipt = self._accept(message, limit_s, started_s=started_s)
+        receipt = self._take(message, limit_s, started_s=started_s)
         if self._confirm == "simple":
             return receipt
         await receipt
@@ -175,7 +179,7 @@ class Publisher:
         if self._free() <= 0:
             raise WindowFull(f"{self._open} messages are unconfirmed, which is this publisher's window")
         message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, properties)
-        return self._accept(message, self._timeout_s if timeout_s is None else timeout_s)
+        return self._take(message, self._timeout_s if timeout_s is None else timeout_s)
 
     async def publish_many(
         self, messages: Iterable[Message] | AsyncIterable[Message], *, timeout_s: float | None = None
@@ -192,7 +196,7 @@ class Publisher:
                     await self.room(limit_s)
                     left_s -= self._loop.time() - started_s
                     self._check_progress(receipts, limit_s)
-                receipts.append(self._accept(message, left_s, started_s=started_s))
+                receipts.append(self._take(message, left_s, started_s=started_s))
         except Exception as error:
             sentence = f"publishing stopped after {len(receipts)} messages: {error}"
             raise PublishInterrupted(sentence, receipts=receipts) from error
@@ -297,12 +301,27 @@ class Publisher:
         return self._sender.sending
 
     @property
+    def endpoint(self) -> Endpoint | None:
+        """The broker that is connected, or None."""
+        session = self.connection.session
+        return session.endpoint if session else None
+
+    @property
     def blocked_by(self) -> str | None:
         """Why the broker takes no messages at present, or None."""
         session = self.connection.session
         return session.blocked if session else None
 
     # from acceptance to receipt
+
+    def _accept_watched(
+        self, message: Message, timeout_s: float, *, started_s: float | None = None
+    ) -> Receipt:
+        """Accept a message inside `hooks.accepting`, as the hook has changed the message."""
+        hooks = self._hooks
+        assert hooks is not None
+        with Around(lambda message: hooks.accepting(message, self), message) as changed:
+            return self._accept(changed or message, timeout_s, started_s=started_s)
 
     def _accept(self, message: Message, timeout_s: float, *, started_s: float | None = None) -> Receipt:
         """Give a message that has a place in the window to the sender, and return its receipt.

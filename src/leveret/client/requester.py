@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Self, Unpack
 
+from leveret.client.callbacks import call_back
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.delivery import Delivery
@@ -88,7 +89,10 @@ class Requester:
                 receipt.check()
             request.published = True
             async with asyncio.timeout_at(deadline_s):
-                return await request.reply
+                reply = await request.reply
+            if (hooks := self.publisher.connection.hooks) is not None:
+                call_back(hooks.received, reply)
+            return reply
         except TimeoutError:
             raise NoReply(f"no reply to request {name} came in {limit_s:g} s") from None
         finally:
