@@ -86,6 +86,7 @@ def test_the_commands_work_on_rabbitmq_too(rabbitmq_command):
     here = ("--vhost", rabbitmq_command.vhost)
     for resource in ("queues", "exchanges", "bindings", "connections", "channels", "consumers"):
         assert rabbitmq_command(resource, "list", *here).code == 0
+    assert rabbitmq_command("top").code == 0
     status = rabbitmq_command("status")
     assert status.code == 0, status.out
     assert "RabbitMQ 3." in status.out
@@ -182,6 +183,42 @@ def test_status_is_one_screen_and_fails_with_an_alarm(leveret, http):  # noqa: F
     assert leveret("status", "--json").result["overview"]["product_name"] == "Leveret"
 
 
+def test_messages_are_shown_and_go_back_unless_they_are_removed(leveret, http):  # noqa: F811
+    leveret("queues", "declare", "orders")
+    publish(http.broker.url, "orders", 3)
+    ran = leveret("messages", "get", "orders", "--count", 2)
+    assert (ran.code, ran.err) == (0, "leveret: 2 messages shown and put back\n")
+    assert ran.out.splitlines()[:2] == ["(default) / orders  1 byte", "0"]
+    (first,) = leveret("messages", "get", "orders", "--json").result
+    assert (first["payload"], first["redelivered"]) == ("0", True)
+    assert leveret("messages", "get", "orders", "--count", 9, "--remove").code == 0
+    empty = leveret("messages", "get", "orders")
+    assert (empty.out, empty.err) == ("", "leveret: queue 'orders' is empty\n")
+
+
+def test_a_payload_does_not_reach_the_terminal_as_it_is(leveret, http):  # noqa: F811
+    leveret("queues", "declare", "orders")
+    with closing(pika.BlockingConnection(pika.URLParameters(http.broker.url))) as connection:
+        properties = pika.BasicProperties(headers={"from\x1b": "\x1b[31m"}, message_id="17")
+        connection.channel().basic_publish("", "orders", "\x1b[2Jä\nb".encode(), properties)
+    out = leveret("messages", "get", "orders", "--truncate", 100).out
+    assert "\x1b" not in out
+    assert out.splitlines()[1:] == ["  headers.from?: ?[31m", "  message_id: 17", "?[2Jä", "b"]
+
+
+def test_top_shows_the_fullest_queue_first(leveret, http):  # noqa: F811
+    for name, count in (("few", 1), ("many", 5)):
+        leveret("queues", "declare", name)
+        publish(http.broker.url, name, count)
+    ran = leveret("top", "--sort", "ready")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("name"))
+    assert [line.split()[0] for line in lines[head + 1 :]] == ["many", "few"]
+    assert "messages 6, ready 6, unacked 0" in ran.out
+    assert len(leveret("top", "--json").result["queues"]) == 2
+
+
 def test_what_can_not_be_is_one_sentence(leveret):  # noqa: F811
     leveret("queues", "declare", "orders")
     for words, code, sentence in (
@@ -198,6 +235,9 @@ def test_what_can_not_be_is_one_sentence(leveret):  # noqa: F811
         (("exchanges", "declare", "e", "--type", "x"), 1, "x"),
         (("connections", "close", "nobody", "--yes"), 1, "there is no connection 'nobody'"),
         (("connections", "close", "nobody", "--reason", "Ä", "--yes"), 2, "printable ASCII"),
+        (("messages", "get", "nope"), 1, "no queue 'nope'"),
+        (("messages", "get", "orders", "--remove", "--reject"), 2, "not both"),
+        (("top", "--sort", "nope"), 2, "'nope' is none of in/s, out/s"),
         (("channels", "show", "nope"), 1, "there is no channel 'nope'"),
         (("consumers", "show", "nope"), 1, "there is no consumer 'nope'"),
     ):

@@ -18,6 +18,7 @@ from leveret.cli.demo.command import demo
 from leveret.cli.exchanges import exchanges
 from leveret.cli.groups import groups
 from leveret.cli.limits import limits
+from leveret.cli.messages import messages
 from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
@@ -27,6 +28,7 @@ from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
 from leveret.cli.status import status
 from leveret.cli.tables import escape_unencodable_characters
+from leveret.cli.top import top
 from leveret.cli.topic import topic
 from leveret.cli.users import users
 from leveret.cli.vhosts import vhosts
@@ -56,7 +58,7 @@ def main(
     escape_unencodable_characters()
 
 
-for command in (demo, serve, publish, consume, redrive, audit, backup, status):
+for command in (demo, serve, publish, consume, redrive, audit, backup, status, top):
     app.command()(command)
 app.add_typer(queues, name="queues")
 app.add_typer(exchanges, name="exchanges")
@@ -64,6 +66,7 @@ app.add_typer(bindings, name="bindings")
 app.add_typer(connections, name="connections")
 app.add_typer(channels, name="channels")
 app.add_typer(consumers, name="consumers")
+app.add_typer(messages, name="messages")
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")

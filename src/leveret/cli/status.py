@@ -38,12 +38,13 @@ def status(watch: Watch = None, http: Http = DEFAULT_HTTP, as_json: AsJson = Fal
     """Show the broker on one screen. The exit code is 1 if an alarm is on or damage was found."""
     with exit_on_error(as_json=as_json):
         api = Api(http, vhost=None)
-        shown = present(lambda: _fetch(api), _draw, as_json=as_json, watch_s=watch)
+        shown = present(lambda: fetch(api), _draw, as_json=as_json, watch_s=watch)
     if problems(shown):
         raise typer.Exit(FAILED)
 
 
-def _fetch(api: Api) -> Status:
+def fetch(api: Api) -> Status:
+    """Return what the API tells of the broker and its nodes."""
     overview = api.get("overview")
     # Users without the tag `monitoring` may see their own part of the overview, and no nodes.
     nodes = api.get("nodes") if overview.get("listeners") else []
@@ -89,11 +90,19 @@ def _draw(page: Page, status: Status) -> RenderableType:
         lines.append(Text("No alarms, no damage found." if "damaged" in overview else "No alarms."))
     for node in nodes:
         lines += [Text(), *_of_node(node)]
-    totals, messages = overview["object_totals"], overview.get("queue_totals", {})
-    lines += [
-        Text(),
-        _figures({name: totals[name] for name in ("connections", "channels", "consumers")}),
-        _figures({name: totals[name] for name in ("exchanges", "queues")}),
+    lines += [Text(), *totals(overview)]
+    if overview.get("listeners"):
+        lines += [Text(), page.narrow_table(("listener", "address", "port"), _listeners(overview))]
+    return Group(*lines)
+
+
+def totals(overview: Mapping[str, Any]) -> list[Text]:
+    """Return the lines about the whole broker: objects, messages, rates."""
+    objects, messages = overview["object_totals"], overview.get("queue_totals") or {}
+    return [
+        _figures(
+            {name: objects[name] for name in ("connections", "channels", "consumers", "exchanges", "queues")}
+        ),
         _figures(
             {
                 "messages": messages.get("messages", 0),
@@ -103,9 +112,6 @@ def _draw(page: Page, status: Status) -> RenderableType:
         ),
         _per_second(overview),
     ]
-    if overview.get("listeners"):
-        lines += [Text(), page.narrow_table(("listener", "address", "port"), _listeners(overview))]
-    return Group(*lines)
 
 
 def _of_node(node: Mapping[str, Any]) -> Iterator[Text]:
