@@ -1,4 +1,4 @@
-"""Requests to the broker's HTTP API, for the commands that look at or change topics, groups and users.
+"""Requests to the broker's HTTP API, for the commands that look at or change what a broker has.
 
     api = Api("http://guest:guest@127.0.0.1:15672", vhost="/")
     api.get("groups", "billing", cells=64)

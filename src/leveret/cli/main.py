@@ -15,6 +15,7 @@ from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.definitions import definitions
 from leveret.cli.demo.command import demo
+from leveret.cli.doctor import doctor
 from leveret.cli.exchanges import exchanges
 from leveret.cli.groups import groups
 from leveret.cli.limits import limits
@@ -36,7 +37,6 @@ from leveret.cli.vhosts import vhosts
 app = typer.Typer(
     help="A message broker that accounts for every message.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -58,7 +58,7 @@ def main(
     escape_unencodable_characters()
 
 
-for command in (demo, serve, publish, consume, redrive, audit, backup, status, top):
+for command in (demo, serve, publish, consume, redrive, audit, backup, status, top, doctor):
     app.command()(command)
 app.add_typer(queues, name="queues")
 app.add_typer(exchanges, name="exchanges")

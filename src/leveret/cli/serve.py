@@ -166,7 +166,7 @@ def _run(configuration: Configuration, read_configuration: Callable[[], Configur
     from leveret.server import logs
 
     host = configuration["listeners.host"]
-    listeners = _listeners(configuration)
+    listeners = listeners_of(configuration)
     directory = Path(configuration["data.directory"])
     try:
         logs.set_up(configuration)
@@ -191,7 +191,7 @@ def _run(configuration: Configuration, read_configuration: Callable[[], Configur
         raise typer.Exit(1)
 
 
-def _listeners(configuration: Configuration) -> list[Listener]:
+def listeners_of(configuration: Configuration) -> list[Listener]:
     """Return what is listened on, with the options that choose the ports; Flight comes last."""
     listeners = [
         Listener("AMQP", "--port", configuration.port("amqp_port")),
