@@ -28,10 +28,9 @@ CONNECTIONS: Final = Resource(
         "name": "name",
         "user": "user",
         "client": "user_provided_name",
-        "state": "state",
         "channels": "channels",
-        "bytes in/s": "recv_oct_details.rate",
-        "out/s": "send_oct_details.rate",
+        "in B/s": "recv_oct_details.rate",
+        "out B/s": "send_oct_details.rate",
     },
     paged=False,
 )
@@ -41,7 +40,6 @@ CHANNELS: Final = Resource(
     {
         "name": "name",
         "user": "user",
-        "consumers": "consumer_count",
         "prefetch": "prefetch_count",
         "unacked": "messages_unacknowledged",
         "in/s": "message_stats.publish_details.rate",

@@ -84,6 +84,8 @@ class Resource:
 
     def table(self, page: Page, rows: Sequence[Row]) -> RenderableType:
         lines = [[cell(value_at(row, field)) for field in self.columns.values()] for row in rows]
+        # Only the default exchange has an empty name.
+        lines = [[first or DEFAULT_EXCHANGE, *others] for first, *others in lines]
         return page.narrow_table(tuple(self.columns), lines)
 
 

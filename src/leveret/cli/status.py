@@ -25,12 +25,10 @@ Status: TypeAlias = dict[str, Any]
 
 _MIB = 2**20
 _RATES = {
-    "published": "publish",
-    "confirmed": "confirm",
-    "delivered": "deliver_get",
-    "acked": "ack",
-    "redelivered": "redeliver",
+    "per second: ": {"published": "publish", "confirmed": "confirm"},
+    "            ": {"delivered": "deliver_get", "acked": "ack", "redelivered": "redeliver"},
 }
+"""Rates on each line."""
 _ALARMS = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
 
 
@@ -110,7 +108,7 @@ def totals(overview: Mapping[str, Any]) -> list[Text]:
                 "unacked": messages.get("messages_unacknowledged", 0),
             }
         ),
-        _per_second(overview),
+        *_per_second(overview),
     ]
 
 
@@ -138,12 +136,13 @@ def _listeners(overview: Mapping[str, Any]) -> Sequence[Sequence[object]]:
     ]
 
 
-def _per_second(overview: Mapping[str, Any]) -> Text:
-    rates = {
-        title: value_at(overview, f"message_stats.{name}_details.rate") or 0.0
-        for title, name in _RATES.items()
-    }
-    return Text("per second: " + ", ".join(f"{title} {rate:,.1f}" for title, rate in rates.items()))
+def _per_second(overview: Mapping[str, Any]) -> Iterator[Text]:
+    for heading, rates in _RATES.items():
+        figures = {
+            title: value_at(overview, f"message_stats.{name}_details.rate") or 0.0
+            for title, name in rates.items()
+        }
+        yield Text(heading + ", ".join(f"{title} {rate:,.1f}" for title, rate in figures.items()))
 
 
 def _figures(figures: Mapping[str, int]) -> Text:

@@ -23,6 +23,8 @@ _GAP = 2
 """Spaces behind each column of a table."""
 _NARROWEST = 8
 """Width that a column of text keeps when a table is cut."""
+_NAME_WIDTH = 40
+"""Width of the first column up to which the others are cut first: that of a channel's name."""
 _MISSING = ("–", "-")
 
 
@@ -59,10 +61,11 @@ class Page:
             for index, name in enumerate(columns)
         ]
         while sum(widths) + _GAP * len(widths) > self.width:
-            widest = max(texts, key=widths.__getitem__, default=None)
-            if widest is None or widths[widest] <= _NARROWEST:
+            cut = [index for index in texts if widths[index] > _NARROWEST]
+            if not cut:
                 break
-            widths[widest] -= 1
+            # The first column has the name, which other commands need.
+            widths[max(cut, key=lambda index: widths[index] - (_NAME_WIDTH if index == 0 else 0))] -= 1
         for line in lines:
             for index in texts:
                 line[index] = _cut(printable(str(line[index])), widths[index], ascii_only=self.ascii_only)

@@ -23,7 +23,7 @@ from leveret.cli.watching import present
 Top: TypeAlias = dict[str, Any]
 
 _EVERY_S: Final = 1.0
-_LINES_BESIDE: Final = 8
+_LINES_BESIDE: Final = 10
 """Lines of a screen that are not queues."""
 _ORDERS: Final = {
     **{title: QUEUES.columns[title] for title in ("in/s", "out/s", "ready", "unacked")},
