@@ -16,15 +16,8 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    RemoteDisconnected,
-)
 from types import MappingProxyType
-from typing import Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
 import typer
@@ -32,6 +25,9 @@ import typer
 from leveret.cli.screen import Screen
 from leveret.client.endpoint import split
 from leveret.client.tls_options import TlsOptions, explained
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection, HTTPResponse
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
@@ -99,6 +95,9 @@ class Api:
         *,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
+        # Other commands start sooner without it.
+        from http.client import HTTPException, RemoteDisconnected
+
         resource, *names = path
         if resource not in _WITHOUT_VHOST and self._vhost is not None:
             names = [self._vhost, *names]
@@ -126,6 +125,8 @@ class Api:
             raise ApiError(f"{self.address} does not answer: {reason} (check --http)") from error
 
     def _connect(self) -> HTTPConnection:
+        from http.client import HTTPConnection, HTTPSConnection
+
         if self._tls is None:
             connection = HTTPConnection(self._host, self._port, timeout=_CONNECT_S)
         else:
