@@ -184,6 +184,21 @@ def test_status_is_one_screen_and_fails_with_an_alarm(leveret, http):  # noqa: F
     for part in ("Leveret", "No alarms, no damage found.", "connections 1,", "memory", "listener"):
         assert part in ran.out
     assert leveret("status", "--json").result["overview"]["product_name"] == "Leveret"
+    core = http.broker.server.broker
+    http.broker.call(lambda: core.set_alarm("memory", on=True))
+    short = leveret("status")
+    assert short.code == 1
+    assert "! the memory alarm of leveret@" in short.out
+    assert leveret("status", "--json").code == 1
+
+
+def test_status_shows_a_plain_user_a_part(leveret, http):  # noqa: F811
+    http.ask("PUT", "/api/users/ann", body={"password": "secret", "tags": "management"})
+    http.ask("PUT", "/api/permissions/%2F/ann", body={"configure": "", "write": "", "read": ""})
+    ran = leveret("status", "--http", f"http://ann:secret@127.0.0.1:{http.listener.port}")
+    assert (ran.code, ran.err) == (0, "")
+    assert "Only what this user may see" in ran.out
+    assert leveret("top", "--http", f"http://ann:secret@127.0.0.1:{http.listener.port}").code == 0
 
 
 def test_messages_are_shown_and_go_back_unless_they_are_removed(leveret, http):  # noqa: F811
