@@ -92,6 +92,23 @@ def test_the_commands_about_groups_run_as_they_are_written(
         assert ran.code == 0, (line, ran.err)
 
 
+def test_the_commands_about_queues_run_as_they_are_written(
+    leveret: Command,  # noqa: F811
+    http: Api,  # noqa: F811
+) -> None:
+    lines = [
+        line
+        for line in commands(GUIDE / "command-line.md")
+        if line.split()[0] in ("status", "queues", "exchanges", "bindings", "messages")
+    ]
+    assert len(lines) > 9
+    assert leveret("queues", "declare", "orders").code == 0
+    publish(http.broker.url, "orders", 2)
+    for line in lines:
+        ran = leveret(*shlex.split(line))
+        assert ran.code == 0, (line, ran.err)
+
+
 def ask(http: Api, words: list[str]) -> None:  # noqa: F811
     """Send what `curl` would send; it must be answered with a yes."""
     url = next(word for word in words if word.startswith("http://"))

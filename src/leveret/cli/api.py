@@ -1,4 +1,4 @@
-"""Requests to the broker's HTTP API, for the commands that look at or change topics, groups and users.
+"""Requests to the broker's HTTP API, for the commands that look at or change what a broker has.
 
     api = Api("http://guest:guest@127.0.0.1:15672", vhost="/")
     api.get("groups", "billing", cells=64)
@@ -14,16 +14,10 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    RemoteDisconnected,
-)
-from typing import Annotated, Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
 import typer
@@ -32,9 +26,15 @@ from leveret.cli.screen import Screen
 from leveret.client.endpoint import split
 from leveret.client.tls_options import TlsOptions, explained
 
+if TYPE_CHECKING:
+    from http.client import HTTPConnection, HTTPResponse
+
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
-_WITHOUT_VHOST: Final = ("users", "vhosts", "vhost-limits", "user-limits")
+_WITHOUT_VHOST: Final = (
+    *("users", "vhosts", "vhost-limits", "user-limits"),
+    *("overview", "nodes", "connections", "channels"),
+)
 """Resources whose paths do not begin with the virtual host of the API."""
 _CONNECT_S: Final = 5.0
 _INTERRUPTED: Final = 130
@@ -42,6 +42,10 @@ _INTERRUPTED: Final = 130
 
 class ApiError(Exception):
     """The API refused a request or can't be reached; the text is a sentence for the user."""
+
+
+class NotFound(ApiError):
+    """The API answered that there is no such object."""
 
 
 class Api:
@@ -78,7 +82,22 @@ class Api:
     def delete(self, *path: str, **query: Any) -> Any:
         return self._ask("DELETE", path, query)
 
-    def _ask(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any = None) -> Any:
+    def close(self, *path: str, reason: str | None) -> Any:
+        """Delete a connection, and tell its client the reason."""
+        return self._ask("DELETE", path, {}, headers=_without_none({"X-Reason": reason}))
+
+    def _ask(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: dict[str, Any],
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Any:
+        # Other commands start sooner without it.
+        from http.client import HTTPException, RemoteDisconnected
+
         resource, *names = path
         if resource not in _WITHOUT_VHOST and self._vhost is not None:
             names = [self._vhost, *names]
@@ -87,8 +106,12 @@ class Api:
         try:
             connection = self._connect()
             try:
-                headers = {"Authorization": f"Basic {self._login}", "Content-Type": "application/json"}
-                connection.request(method, f"{target}?{urlencode(_without_none(query))}", data, headers)
+                all_headers = {
+                    "Authorization": f"Basic {self._login}",
+                    "Content-Type": "application/json",
+                    **headers,
+                }
+                connection.request(method, f"{target}?{urlencode(_without_none(query))}", data, all_headers)
                 response = connection.getresponse()
                 return self._parse_answer(response, response.read())
             finally:
@@ -102,6 +125,8 @@ class Api:
             raise ApiError(f"{self.address} does not answer: {reason} (check --http)") from error
 
     def _connect(self) -> HTTPConnection:
+        from http.client import HTTPConnection, HTTPSConnection
+
         if self._tls is None:
             connection = HTTPConnection(self._host, self._port, timeout=_CONNECT_S)
         else:
@@ -125,7 +150,8 @@ class Api:
         if reason == "Login failed":
             raise ApiError("Login failed (check user and password in --http http://user:password@…)")
         if reason in (None, "Not Found"):
-            raise ApiError(
+            refused = NotFound if response.status == 404 else ApiError
+            raise refused(
                 f"{self.address} answered {response.status}: check that it is Leveret and has a virtual host "
                 f"'{self._vhost}'"
             )
@@ -146,6 +172,15 @@ def exit_on_error(*, as_json: bool) -> Iterator[Screen]:
         screen.fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def missing(sentence: str) -> Iterator[None]:
+    """Replace the error about an object that does not exist by a sentence that names the object."""
+    try:
+        yield
+    except NotFound as error:
+        raise ApiError(sentence) from error
 
 
 def confirm(question: str, *, yes: bool) -> None:

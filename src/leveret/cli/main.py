@@ -9,19 +9,27 @@ import typer
 from leveret import __version__
 from leveret.cli.audit import audit
 from leveret.cli.backup import backup
+from leveret.cli.bindings import bindings
+from leveret.cli.clients import channels, connections, consumers
 from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.definitions import definitions
 from leveret.cli.demo.command import demo
+from leveret.cli.doctor import doctor
+from leveret.cli.exchanges import exchanges
 from leveret.cli.groups import groups
 from leveret.cli.limits import limits
+from leveret.cli.messages import messages
 from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
 from leveret.cli.publish import publish
+from leveret.cli.queues import queues
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
+from leveret.cli.status import status
 from leveret.cli.tables import escape_unencodable_characters
+from leveret.cli.top import top
 from leveret.cli.topic import topic
 from leveret.cli.users import users
 from leveret.cli.vhosts import vhosts
@@ -29,7 +37,6 @@ from leveret.cli.vhosts import vhosts
 app = typer.Typer(
     help="A message broker that accounts for every message.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -51,8 +58,15 @@ def main(
     escape_unencodable_characters()
 
 
-for command in (demo, serve, publish, consume, redrive, audit, backup):
+for command in (demo, serve, publish, consume, redrive, audit, backup, status, top, doctor):
     app.command()(command)
+app.add_typer(queues, name="queues")
+app.add_typer(exchanges, name="exchanges")
+app.add_typer(bindings, name="bindings")
+app.add_typer(connections, name="connections")
+app.add_typer(channels, name="channels")
+app.add_typer(consumers, name="consumers")
+app.add_typer(messages, name="messages")
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")

@@ -1,7 +1,8 @@
 """`leveret serve`: the options of the broker as a process, and what its failures look like.
 
-`broker_process` does the work. Only `leveret serve` imports it: with the broker the other commands would take
-half as long again to start. Each option is a setting of `leveret.server.settings` with a shorter name.
+`broker_process` does the work. Only `leveret serve` imports it and `preflight`: with the broker the other
+commands would take half as long again to start. Each option is a setting of `leveret.server.settings` with a
+shorter name.
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 import typer
 
-from leveret.cli import preflight
 from leveret.cli.config import ConfigFile, Set, load, read_again
 from leveret.cli.cpu_scheduling import keep_to, parse_cpus, set_priority
-from leveret.cli.preflight import Listener
-from leveret.server.tls import OFF
 from leveret.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from leveret.cli.preflight import Listener
     from leveret.server.configuration import Configuration
 
-_PORT_MAX = 65535
+_PORT_MIN, _PORT_MAX = -1, 65535
 
 
 Host: TypeAlias = Annotated[
@@ -33,7 +32,7 @@ Host: TypeAlias = Annotated[
 Port: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=OFF,
+        min=_PORT_MIN,
         max=_PORT_MAX,
         help="Port for AMQP; 0 picks a free one, -1 is off: over TLS only. 5672 if it is not given.",
         show_default=False,
@@ -42,7 +41,7 @@ Port: TypeAlias = Annotated[
 HttpPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=OFF,
+        min=_PORT_MIN,
         max=_PORT_MAX,
         help="Port for HTTP; 0 picks a free one, -1 is off. 15672 unless --port is 0.",
         show_default=False,
@@ -51,7 +50,7 @@ HttpPort: TypeAlias = Annotated[
 FlightPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=OFF,
+        min=_PORT_MIN,
         max=_PORT_MAX,
         help="Port for Arrow Flight, which Spark uses; 0 picks a free one, -1 is off. 8815 unless --port is "
         "0. Needs Leveret's extra 'spark'.",
@@ -70,7 +69,7 @@ TlsPort: TypeAlias = Annotated[
 HttpsPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=OFF,
+        min=_PORT_MIN,
         max=_PORT_MAX,
         help="Port for HTTPS, with --tls-cert; 0 picks a free one, -1 is off. 15671 unless --port is 0.",
         show_default=False,
@@ -162,11 +161,11 @@ def _given(options: Mapping[str, tuple[str, object]]) -> dict[str, tuple[str, st
 
 
 def _run(configuration: Configuration, read_configuration: Callable[[], Configuration]) -> None:
-    from leveret.cli import broker_process
+    from leveret.cli import broker_process, preflight
     from leveret.server import logs
 
     host = configuration["listeners.host"]
-    listeners = _listeners(configuration)
+    listeners = listeners_of(configuration)
     directory = Path(configuration["data.directory"])
     try:
         logs.set_up(configuration)
@@ -191,8 +190,11 @@ def _run(configuration: Configuration, read_configuration: Callable[[], Configur
         raise typer.Exit(1)
 
 
-def _listeners(configuration: Configuration) -> list[Listener]:
+def listeners_of(configuration: Configuration) -> list[Listener]:
     """Return what is listened on, with the options that choose the ports; Flight comes last."""
+    from leveret.cli.preflight import Listener
+    from leveret.server.tls import OFF
+
     listeners = [
         Listener("AMQP", "--port", configuration.port("amqp_port")),
         Listener("HTTP", "--http-port", configuration.port("http_port")),
