@@ -40,7 +40,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route, or answers it with an internal error."""
-        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username")
+        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username", "}/map")
         return any(word in self.route for word in ours) or self.route in (
             "/health",
             "/api/permissions/{vhost}",
@@ -169,6 +169,7 @@ ROWS: Final = (
     Row("POST", f"{_QUEUE}/get", _READ, _GET, fills="{queue}"),
     Row("POST", f"{_QUEUE}/actions", (ADMINISTRATOR,), {"action": "sync"}, fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
+    Row("GET", f"{_QUEUE}/map", (ENTER,), fills="{queue}"),
     # exchanges
     Row("GET", "/api/exchanges"),
     Row("GET", "/api/exchanges/{vhost}", (ENTER,)),

@@ -83,7 +83,7 @@ class Waiting(_View):
 
     def delays(self) -> Iterator[tuple[int, int]]:
         """Return the delayed offsets and the times until which they wait, soonest first."""
-        return self._progress.delays()
+        return self._progress.delays(lazily=True)
 
 
 class InFlight(_View):
@@ -129,6 +129,9 @@ class InFlight(_View):
 
     def leased(self) -> list[Range]:
         return list(self._progress.leased.ranges())
+
+    def leased_count(self, start: int, stop: int) -> int:
+        return self._progress.leased.count(start, stop)
 
     def leased_within(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the leased messages in the ranges."""
