@@ -40,7 +40,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route, or answers it with an internal error."""
-        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username", "}/map")
+        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username", "}/map", "}/messages")
         return any(word in self.route for word in ours) or self.route in (
             "/health",
             "/api/permissions/{vhost}",
@@ -170,6 +170,7 @@ ROWS: Final = (
     Row("POST", f"{_QUEUE}/actions", (ADMINISTRATOR,), {"action": "sync"}, fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
     Row("GET", f"{_QUEUE}/map", (ENTER,), fills="{queue}"),
+    Row("GET", f"{_QUEUE}/messages", _READ, fills="{queue}"),
     # exchanges
     Row("GET", "/api/exchanges"),
     Row("GET", "/api/exchanges/{vhost}", (ENTER,)),

@@ -60,6 +60,12 @@ class Reader(NamedTuple):
         if self.queue.deleted or self.cursor.deleted:
             raise NotFound(f"no {self.queue}: it has been deleted")
 
+    @property
+    def end(self) -> int:
+        """Offset below which messages can be read: in a stream, those that are on disk."""
+        stream = self.vhost.streams.get(self.queue.name)
+        return self.queue.log.next if stream is None else stream.readable()
+
     def hidden(self) -> OffsetSet:
         return self.vhost.hidden(self.queue)
 
