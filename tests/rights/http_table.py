@@ -69,6 +69,7 @@ _PARTS: Final = {
     "connection": "-",
     "component": "operator_policy",
     "limit": "max-connections",
+    "offset": "0",
 }
 """What stands for other parts of paths."""
 
@@ -171,6 +172,8 @@ ROWS: Final = (
     Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
     Row("GET", f"{_QUEUE}/map", (ENTER,), fills="{queue}"),
     Row("GET", f"{_QUEUE}/messages", _READ, fills="{queue}"),
+    Row("GET", f"{_QUEUE}/messages/timeline", _READ, fills="{queue}", more="?message_id=m"),
+    Row("GET", f"{_QUEUE}/messages/{{offset}}/timeline", _READ, fills="{queue}"),
     # exchanges
     Row("GET", "/api/exchanges"),
     Row("GET", "/api/exchanges/{vhost}", (ENTER,)),

@@ -20,6 +20,7 @@ from leveret.storage.offset_set import OffsetSet
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.groups.partition import Partition
+    from leveret.broker.queries.lease_notes import LeaseNote, Query
     from leveret.broker.queues.consumer import Consumer, Source
     from leveret.broker.sessions.unacked import Run
     from leveret.broker.vhosts.destination import Destination
@@ -198,3 +199,18 @@ def reason_of(cursor: Cursor, offset: int) -> str | None:
     """Return the reason of a message's last return, or None."""
     reason = cursor.returns.reason(offset)
     return None if reason is None else to_text(reason)
+
+
+def leases_of(reader: Reader) -> Iterator[tuple[Query, LeaseNote]]:
+    """Yield the leases of the queries over a queue, the oldest of each query first."""
+    leases = reader.queue.leases if isinstance(reader.queue, Queue) else None
+    for query in () if leases is None else leases.queries.values():
+        yield from ((query, query.leases[number]) for number in sorted(query.leases))
+
+
+def lease_of(reader: Reader, offset: int) -> dict[str, object] | None:
+    """Return query, epoch and number of the lease that holds a message."""
+    for query, lease in leases_of(reader):
+        if any(start <= offset < stop for start, stop in lease.ranges):
+            return {"query": query.name, "epoch": query.epoch, "lease": lease.number}
+    return None

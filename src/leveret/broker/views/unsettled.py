@@ -13,12 +13,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.queries.staged_batch_notes import StageNote
-from leveret.broker.queues.queue import Queue
 from leveret.broker.views.readers import (
     STATES,
     Reader,
     Steps,
     holder_of,
+    leases_of,
     oldest_deliveries,
     reason_of,
 )
@@ -72,7 +72,7 @@ def unsettled_map(
         "cells": counted,
         "in_flight": [item for run in deliveries for item in _delivery(reader, run, now_us)][:limit],
         "delayed": _delays(reader, limit),
-        "leased": list(islice(_leases(queue), limit)),
+        "leased": list(islice(_leases(reader), limit)),
         "hidden": list(islice(_staged_rows(reader), limit)),
     }
 
@@ -143,21 +143,18 @@ def _delays(reader: Reader, limit: int) -> list[dict[str, object]]:
     ]
 
 
-def _leases(queue: object) -> Iterator[dict[str, object]]:
-    """Yield the leases of the queries over a queue, oldest first for each query."""
-    leases = queue.leases if isinstance(queue, Queue) else None
-    for query in () if leases is None else leases.queries.values():
-        for number, lease in sorted(query.leases.items()):
-            yield {
-                "query": query.name,
-                "owner": query.owner,
-                "epoch": query.epoch,
-                "lease": number,
-                "first": lease.ranges[0][0] if lease.ranges else None,
-                "last": lease.ranges[-1][1] - 1 if lease.ranges else None,
-                "messages": lease.messages,
-                "seen_ms": query.seen_us // 1000,
-            }
+def _leases(reader: Reader) -> Iterator[dict[str, object]]:
+    for query, lease in leases_of(reader):
+        yield {
+            "query": query.name,
+            "owner": query.owner,
+            "epoch": query.epoch,
+            "lease": lease.number,
+            "first": lease.ranges[0][0] if lease.ranges else None,
+            "last": lease.ranges[-1][1] - 1 if lease.ranges else None,
+            "messages": lease.messages,
+            "seen_ms": query.seen_us // 1000,
+        }
 
 
 def _staged_rows(reader: Reader) -> Iterator[dict[str, object]]:

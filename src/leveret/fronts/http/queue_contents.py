@@ -3,6 +3,8 @@
     GET …/map       the unsettled map; ?cells=64 ?from= ?to= ?limit=20
     GET …/messages  messages from an offset on, with their states; ?from= ?count=20 ?encoding=auto ?truncate=
                     ?key= ?header.NAME= ?json.PATH= ?state=ready,delayed ?use_regex=true
+    GET …/messages/{offset}/timeline    everything that is known about one message
+    GET …/messages/timeline?message_id= the timelines of the messages with this id; ?from=
 
 `?group=` shows a stream as the group of this name reads it. The views are `broker.views.unsettled` and its
 neighbours, and nothing here changes a queue. The rule: an answer of any size is made in steps, between which
@@ -24,6 +26,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.views import unsettled
 from leveret.broker.views.peeked import COUNT, COUNT_MAX, FILTERS_MAX, Filters, Seen, check_may_read, peeked
 from leveret.broker.views.readers import STATES, Reader, Steps, reader_of
+from leveret.broker.views.timeline import timeline
 from leveret.fronts.http.auth import enter
 from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.json_replies import jsonable, reply, text
@@ -34,6 +37,7 @@ from leveret.fronts.http.request_bodies import BadRequest
 T = TypeVar("T")
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _PAUSE_S: Final = 0.002
+_TIMELINES_MAX: Final = 20
 _PEEK_PARAMETERS: Final = (
     *("from", "count", "key", "message_id", "state", "use_regex"),
     *("encoding", "truncate", "group", "subject"),
@@ -48,6 +52,8 @@ class QueueContents:
         return [
             Route(f"{_QUEUE}/map", make.reading(self.show_map)),
             Route(f"{_QUEUE}/messages", make.reading(self.peek)),
+            Route(f"{_QUEUE}/messages/timeline", make.reading(self.show_timelines)),
+            Route(f"{_QUEUE}/messages/{{offset}}/timeline", make.reading(self.show_timeline)),
         ]
 
     async def show_map(self, request: Request, user: User) -> Response:
@@ -79,6 +85,29 @@ class QueueContents:
         )
         messages = [_described(message, encoding, truncate) for message in found.messages]
         return reply({"messages": messages, "scanned": found.scanned, "next": found.next})
+
+    async def show_timeline(self, request: Request, user: User) -> Response:
+        reader, offset = self._reader(request, user), segment(request, "offset")
+        check_may_read(reader, user)
+        return reply(
+            jsonable(await result_of_steps(timeline(self._broker, reader, _number(offset, "offset"))))
+        )
+
+    async def show_timelines(self, request: Request, user: User) -> Response:
+        """Answer with the timelines of all messages of an id, because publishers may repeat themselves."""
+        reader = self._reader(request, user)
+        check_may_read(reader, user)
+        message_id = request.query_params.get("message_id")
+        if message_id is None:
+            raise BadRequest("message_id is missing; it must be the property of the message.")
+        filters = Filters(message_id=message_id, states=STATES)
+        start = number_of(request, "from", reader.queue.log.first)
+        found = await result_of_steps(peeked(reader, filters, start=start, count=_TIMELINES_MAX))
+        offsets = [message.offset for message in found.messages]
+        timelines = [await result_of_steps(timeline(self._broker, reader, each)) for each in offsets]
+        return reply(
+            {"timelines": jsonable(timelines), "scanned": found.scanned, "next": found.next},
+        )
 
     def _reader(self, request: Request, user: User) -> Reader:
         vhost, query = enter(self._broker, user, segment(request, "vhost")), request.query_params
@@ -137,8 +166,10 @@ async def result_of_steps(work: Steps[T]) -> T:
 def number_of(request: Request, name: str, default: T, *, most: int = 1 << 62) -> int | T:
     """Return a whole number of the query, at most `most`; raise if it is negative or not a number."""
     value = request.query_params.get(name)
-    if value is None:
-        return default
+    return default if value is None else min(_number(value, name), most)
+
+
+def _number(value: str, name: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) <= 19):
         raise BadRequest(f"{name} is '{value}'; it must be a whole number of at least 0.")
-    return min(int(value), most)
+    return int(value)
