@@ -40,7 +40,16 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route, or answers it with an internal error."""
-        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username", "}/map", "}/messages")
+        ours = (
+            "/metrics",
+            "/topics",
+            "/groups",
+            "/queries",
+            "connections/username",
+            "}/map",
+            "}/messages",
+            "/stuck",
+        )
         return any(word in self.route for word in ours) or self.route in (
             "/health",
             "/api/permissions/{vhost}",
@@ -174,6 +183,7 @@ ROWS: Final = (
     Row("GET", f"{_QUEUE}/messages", _READ, fills="{queue}"),
     Row("GET", f"{_QUEUE}/messages/timeline", _READ, fills="{queue}", more="?message_id=m"),
     Row("GET", f"{_QUEUE}/messages/{{offset}}/timeline", _READ, fills="{queue}"),
+    Row("GET", "/api/stuck"),
     # exchanges
     Row("GET", "/api/exchanges"),
     Row("GET", "/api/exchanges/{vhost}", (ENTER,)),

@@ -212,6 +212,10 @@ class Returns(_View):
         """Return the number of messages that were returned more than `count` times."""
         return self._progress.counts.count_above(count)
 
+    def above(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield messages that were returned more than `count` times, with the numbers, highest first."""
+        return self._progress.counts.pairs_above(count)
+
     def count(self, offset: int) -> int:
         """Return how often a message was returned."""
         return self._progress.counts.get(offset, 0)

@@ -35,7 +35,7 @@ LEASED, HIDDEN = "leased", "hidden"
 STATES: Final = (SETTLED, READY, IN_FLIGHT, DELAYED, LEASED, HIDDEN)
 """States of a message. `leased`: held by a Spark query; `hidden`: written by a batch that is not committed
 yet."""
-_RUNS_MAX: Final = 4_000
+RUNS_MAX: Final = 4_000
 """Number of runs of deliveries that are scanned of one channel."""
 _RUNS_AT_ONCE: Final = 500
 """Number of runs that are scanned in one step: 1 us each."""
@@ -133,6 +133,19 @@ def reader_of(
     raise NotFound(f"no group '{group}' reads {queue}")
 
 
+def readers_in(broker: Broker, vhost: str) -> Iterator[Reader]:
+    """Yield the readers of all queues of a virtual host, and those of all groups."""
+    host = broker.vhosts[vhost]
+    for queue in host.plain_queues.values():
+        yield Reader(host, queue, queue.cursor, queue.deliverer)
+    for group in host.groups:
+        for name, partition in group.partitions.items():
+            stream = host.streams.get(name)
+            if stream is not None:
+                source = partition.deliverer
+                yield Reader(host, stream, partition.cursor, source, (), group.name, partition)
+
+
 def holder_of(consumer: Consumer) -> Holder:
     """Return the identity of a consumer."""
     channel = consumer.channel
@@ -171,7 +184,7 @@ def oldest_deliveries(broker: Broker, reader: Reader, limit: int) -> Steps[list[
         return found
     scanned = 0
     for number, channel in enumerate(channels_in(broker, reader.queue.vhost.name)):
-        runs = list(islice(outstanding(channel), _RUNS_MAX))
+        runs = list(islice(outstanding(channel), RUNS_MAX))
         found += islice(filter(reader.holds, runs), limit)
         scanned += len(runs)
         if scanned >= _RUNS_AT_ONCE or number % _CHANNELS_AT_ONCE == _CHANNELS_AT_ONCE - 1:

@@ -5,6 +5,7 @@
                     ?key= ?header.NAME= ?json.PATH= ?state=ready,delayed ?use_regex=true
     GET …/messages/{offset}/timeline    everything that is known about one message
     GET …/messages/timeline?message_id= the timelines of the messages with this id; ?from=
+    GET /api/stuck                      stuck consumers, redelivery loops; ?age_s=60 ?returns=3 ?limit=100
 
 `?group=` shows a stream as the group of this name reads it. The views are `broker.views.unsettled` and its
 neighbours, and nothing here changes a queue. The rule: an answer of any size is made in steps, between which
@@ -23,11 +24,11 @@ from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.views import unsettled
+from leveret.broker.views import stuck, unsettled
 from leveret.broker.views.peeked import COUNT, COUNT_MAX, FILTERS_MAX, Filters, Seen, check_may_read, peeked
 from leveret.broker.views.readers import STATES, Reader, Steps, reader_of
 from leveret.broker.views.timeline import timeline
-from leveret.fronts.http.auth import enter
+from leveret.fronts.http.auth import enter, visible
 from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.json_replies import jsonable, reply, text
 from leveret.fronts.http.messages import payload_of
@@ -38,6 +39,7 @@ T = TypeVar("T")
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _PAUSE_S: Final = 0.002
 _TIMELINES_MAX: Final = 20
+_AGE_MAX_S: Final = 86_400
 _PEEK_PARAMETERS: Final = (
     *("from", "count", "key", "message_id", "state", "use_regex"),
     *("encoding", "truncate", "group", "subject"),
@@ -51,6 +53,7 @@ class QueueContents:
     def routes(self, make: Endpoints) -> list[Route]:
         return [
             Route(f"{_QUEUE}/map", make.reading(self.show_map)),
+            Route("/api/stuck", make.reading(self.show_stuck)),
             Route(f"{_QUEUE}/messages", make.reading(self.peek)),
             Route(f"{_QUEUE}/messages/timeline", make.reading(self.show_timelines)),
             Route(f"{_QUEUE}/messages/{{offset}}/timeline", make.reading(self.show_timeline)),
@@ -108,6 +111,16 @@ class QueueContents:
         return reply(
             {"timelines": jsonable(timelines), "scanned": found.scanned, "next": found.next},
         )
+
+    async def show_stuck(self, request: Request, user: User) -> Response:
+        work = stuck.stuck(
+            self._broker,
+            visible(self._broker, user),
+            age_s=number_of(request, "age_s", stuck.AGE_S, most=_AGE_MAX_S),
+            returns=number_of(request, "returns", stuck.RETURNS),
+            limit=number_of(request, "limit", stuck.LIMIT, most=stuck.LIMIT_MAX),
+        )
+        return reply(jsonable(await result_of_steps(work)))
 
     def _reader(self, request: Request, user: User) -> Reader:
         vhost, query = enter(self._broker, user, segment(request, "vhost")), request.query_params
