@@ -96,7 +96,7 @@ def _stuck_on(channel: Channel, now_us: int, *, age_us: int) -> Iterator[dict[st
 
 
 def _settled_since(channel: Channel, since_us: int, now_us: int) -> int | None:
-    """Return the number of settlements on a channel since about a time; None if no sample is that old."""
+    """Return the number of settlements on a channel since about a time; None if there is no sample since."""
     counters = channel.counters
     settled = sum(getattr(counters, name) for name in _SETTLEMENTS)
     if not settled or counters.history is None:
@@ -104,7 +104,8 @@ def _settled_since(channel: Channel, since_us: int, now_us: int) -> int | None:
     age_s = -(-(now_us - since_us) // _S)
     step_s = max(INTERVAL_S, age_s // _SAMPLES_MAX)
     samples = counters.history.samples(_SETTLEMENTS, age_s=age_s, incr_s=step_s, now_us=now_us)
-    before = [value for time_us, value in samples if time_us >= since_us]
+    # A sample at the time itself may have been taken before settlements of that moment.
+    before = [value for time_us, value in samples if time_us >= since_us + INTERVAL_S * _S]
     return settled - before[-1] if before else None
 
 
