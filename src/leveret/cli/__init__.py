@@ -10,6 +10,8 @@ redrive.py    leveret redrive    with `filters.py`, the language of --where
 topic.py      leveret topic
 groups.py     leveret groups     `group_page.py` describes one, with `partition_chart.py`;
                                  `group_moves.py` has seek, skip, pause, resume and redrive
+queue_map.py  leveret queues map
+message_timeline.py leveret messages timeline
 users.py      leveret users      `admin_recovery.py` for `users recover`
 audit.py      leveret audit
 pipeline.py   leveret pipeline

@@ -15,10 +15,12 @@ from leveret.cli.definitions import definitions
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
 from leveret.cli.limits import limits
+from leveret.cli.message_timeline import timeline
 from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
 from leveret.cli.publish import publish
+from leveret.cli.queue_map import show_map
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
 from leveret.cli.tables import escape_unencodable_characters
@@ -63,3 +65,8 @@ app.add_typer(definitions, name="definitions")
 app.add_typer(vhosts, name="vhosts")
 app.add_typer(limits, name="limits")
 app.add_typer(config, name="config")
+queues, messages = typer.Typer(help="Look into queues."), typer.Typer(help="Look at messages in queues.")
+queues.command("map")(show_map)
+messages.command("timeline")(timeline)
+app.add_typer(queues, name="queues")
+app.add_typer(messages, name="messages")
