@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.groups.partition import Partition
     from leveret.broker.queries.lease_notes import LeaseNote, Query
-    from leveret.broker.queues.consumer import Consumer, Source
+    from leveret.broker.queues.consumer import Consumer, Receiver, Source
     from leveret.broker.sessions.unacked import Run
     from leveret.broker.vhosts.destination import Destination
     from leveret.broker.vhosts.vhost import VirtualHost
@@ -161,7 +161,7 @@ def holder_of(consumer: Consumer) -> Holder:
     )
 
 
-def outstanding(channel: Channel) -> Iterator[Run[Consumer]]:
+def outstanding(channel: Receiver) -> Iterator[Run[Consumer]]:
     """Yield a channel's unacked deliveries, then those that its open transaction settles."""
     buffered = () if channel.transaction is None else channel.transaction.settled()
     return chain(channel.unacked, buffered)
@@ -194,17 +194,30 @@ def oldest_deliveries(broker: Broker, reader: Reader, limit: int) -> Steps[list[
     return sorted(found, key=lambda run: run.since_us)[:limit]
 
 
+class _HoldersOf:
+    """All consumers of a source, also cancelled ones and those of `basic.get`, without a list of them."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __contains__(self, consumer: object) -> bool:
+        return getattr(consumer, "source", None) is self._source
+
+
 def delivery_of(broker: Broker, reader: Reader, offset: int) -> Run[Consumer] | None:
     """Return the unacked delivery of one message, or None."""
     if reader.source is None or offset not in reader.cursor.in_flight:
         return None
     if reader.partition is not None:
         return reader.partition.delivery_of(offset)
-    for channel in channels_in(broker, reader.queue.vhost.name):
-        holders = {run.holder for run in outstanding(channel) if reader.holds(run)}
-        run = channel.unacked.find(offset, holders) if holders else None
+    holders = _HoldersOf(reader.source)
+    for channel in channels_in(broker, reader.vhost.name):
+        run = channel.unacked.find(offset, holders)
         if run is not None:
             return run
+        for run in () if channel.transaction is None else channel.transaction.settled():
+            if run.holder in holders and run.start <= offset - run.shift < run.stop:
+                return run
     return None
 
 
