@@ -1,5 +1,8 @@
 """The unsettled map of a queue over HTTP: what is in which state, and who has it."""
 
+from contextlib import closing
+
+import pika
 import pytest
 
 from leveret.broker.queries.row_routing import RowOptions
@@ -100,6 +103,21 @@ def test_a_message_got_by_basic_get_has_a_holder_without_a_tag(api, channel):
     channel.basic_get("q")
     (held,) = api.get(MAP).json["in_flight"]
     assert (held["first"], held["holder"]["tag"]) == (0, "")
+
+
+def test_a_message_whose_ack_waits_for_a_commit_has_its_holder_still(api, channel):
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"x")
+    with closing(pika.BlockingConnection(pika.URLParameters(api.broker.url))) as connection:
+        other = connection.channel()
+        other.tx_select()
+        other.basic_ack(other.basic_get("q")[0].delivery_tag)
+        # The answer comes after the ack was read.
+        other.queue_declare("q", passive=True)
+        (held,) = api.get(MAP).json["in_flight"]
+        assert held["first"] == 0
+        (now,) = api.get("/api/queues/%2F/q/messages/0/timeline").json["now"]
+        assert now["holder"] == held["holder"]
 
 
 def test_a_stream_is_shown_as_one_of_its_groups_reads_it(api, orders, join):

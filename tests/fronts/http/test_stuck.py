@@ -2,6 +2,7 @@
 
 import pytest
 
+from leveret.broker.views.stuck import stuck
 from tests.fronts.http.views import reason, wait
 
 STUCK = "/api/stuck"
@@ -84,6 +85,21 @@ def test_a_loop_in_a_group_names_the_group(api, orders, join):
     wait(api, lambda progress: len(progress.delayed) == 1, "one is delayed")
     (found,) = api.get(f"{STUCK}?returns=0").json["loops"]["worst"]
     assert (found["queue"], found["group"], found["state"]) == ("orders-0", "billing", "delayed")
+
+
+def test_a_virtual_host_deleted_between_two_steps_is_left_out(api, worker):
+    api.add_vhost("other")
+    api.add_queue("q", vhost="other")
+    core = api.broker.server.broker
+
+    def deleted_meanwhile():
+        steps = stuck(core, ["/", "other"])
+        next(steps)
+        del core.vhosts["other"]
+        return list(steps)
+
+    # A step for the queue of the other virtual host, and none that raises.
+    assert api.broker.call(deleted_meanwhile) == [None]
 
 
 def test_only_virtual_hosts_that_the_user_sees_are_searched(api, worker, leveret_clock):

@@ -54,7 +54,8 @@ def stuck(
     messages: list[dict[str, Any]] = []
     count = 0
     for vhost in vhosts:
-        for reader in list(readers_in(broker, vhost)):
+        # The virtual host may have been deleted since the last step.
+        for reader in list(readers_in(broker, vhost)) if vhost in broker.vhosts else ():
             if reader.cursor.returns and not reader.cursor.deleted:
                 count += reader.cursor.returns.more_than(returns)
                 messages += islice(_looping(reader, returns), limit)

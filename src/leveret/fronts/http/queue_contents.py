@@ -92,9 +92,8 @@ class QueueContents:
     async def show_timeline(self, request: Request, user: User) -> Response:
         reader, offset = self._reader(request, user), segment(request, "offset")
         check_may_read(reader, user)
-        return reply(
-            jsonable(await result_of_steps(timeline(self._broker, reader, _number(offset, "offset"))))
-        )
+        work = timeline(self._broker, reader, _number(offset, "offset"))
+        return reply(jsonable(await result_of_steps(work)))
 
     async def show_timelines(self, request: Request, user: User) -> Response:
         """Answer with the timelines of all messages of an id, because publishers may repeat themselves."""
@@ -108,9 +107,7 @@ class QueueContents:
         found = await result_of_steps(peeked(reader, filters, start=start, count=_TIMELINES_MAX))
         offsets = [message.offset for message in found.messages]
         timelines = [await result_of_steps(timeline(self._broker, reader, each)) for each in offsets]
-        return reply(
-            {"timelines": jsonable(timelines), "scanned": found.scanned, "next": found.next},
-        )
+        return reply({"timelines": jsonable(timelines), "scanned": found.scanned, "next": found.next})
 
     async def show_stuck(self, request: Request, user: User) -> Response:
         work = stuck.stuck(
@@ -130,7 +127,8 @@ class QueueContents:
 
 def _filters_in(query: QueryParams) -> Filters:
     """Return the filters of a query; raise for a parameter that is none, because it would filter nothing."""
-    headers, fields = ({}, {})  # type: tuple[dict[str, str], dict[str, str]]
+    headers: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in query.multi_items():
         kind, dot, rest = name.partition(".")
         if dot and rest and kind in ("header", "json"):
