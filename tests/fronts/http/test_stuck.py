@@ -98,7 +98,7 @@ def test_a_virtual_host_deleted_between_two_steps_is_left_out(api, worker):
         del core.vhosts["other"]
         return list(steps)
 
-    # A step for the queue of the other virtual host, and none that raises.
+    # One step for the queue in `/`, none for the virtual host that is gone.
     assert api.broker.call(deleted_meanwhile) == [None]
 
 

@@ -54,6 +54,7 @@ _PROMISES: Final = {
 _WITHOUT_EFFECT: Final = {"before_start": ("before_start",), "settled": ("broker_restarted",)}
 """Entries that change nothing after others: a cursor writes its start twice, and a restart is for all."""
 _AUDIT: Final = "declare the queue durable, with x-audit-window"
+_FORGETS: Final = "Without an audit window, entries are deleted early."
 
 
 class _Past:
@@ -352,10 +353,8 @@ def _unknown(
     if own.published is None and own.reader.queue.trail is None:
         yield _fact("confirmed", "The queue keeps no account of confirms.", _AUDIT)
     if not all(past.is_whole for past in pasts):
-        why = (
-            "Earlier entries are deleted" if audited else "Without an audit window, entries are deleted early"
-        )
-        yield _fact("history", f"{why}, or too many to be read.", "set a longer x-audit-window")
+        why = "Earlier entries are deleted, or there are too many to read." if audited else _FORGETS
+        yield _fact("history", why, "set a longer x-audit-window" if audited else _AUDIT)
     if any(event["event"] == "delivered" and not event["consumer"] for event in events):
         yield _fact("consumer", "Which of several consumers got a delivery is not kept.", _AUDIT)
     if any(event["event"] == "leased" for event in events):
