@@ -115,7 +115,8 @@ def ask(http: Api, words: list[str]) -> None:  # noqa: F811
     named = [word for word in words[1:] if word != url]
     options = dict(zip(named[::2], named[1::2], strict=True))
     body = json.loads(options["-d"]) if "-d" in options else None
-    answer = http.ask(options.get("-X", "GET"), urlsplit(url).path, options["-u"], body=body)
+    target = urlsplit(url)._replace(scheme="", netloc="").geturl()
+    answer = http.ask(options.get("-X", "GET"), target, options["-u"], body=body)
     assert answer.status in (200, 201, 204), (words, answer.body)
 
 

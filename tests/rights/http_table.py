@@ -40,7 +40,16 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route, or answers it with an internal error."""
-        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username")
+        ours = (
+            "/metrics",
+            "/topics",
+            "/groups",
+            "/queries",
+            "connections/username",
+            "}/map",
+            "}/messages",
+            "/stuck",
+        )
         return any(word in self.route for word in ours) or self.route in (
             "/health",
             "/api/permissions/{vhost}",
@@ -69,6 +78,7 @@ _PARTS: Final = {
     "connection": "-",
     "component": "operator_policy",
     "limit": "max-connections",
+    "offset": "0",
 }
 """What stands for other parts of paths."""
 
@@ -169,6 +179,11 @@ ROWS: Final = (
     Row("POST", f"{_QUEUE}/get", _READ, _GET, fills="{queue}"),
     Row("POST", f"{_QUEUE}/actions", (ADMINISTRATOR,), {"action": "sync"}, fills="{queue}"),
     Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
+    Row("GET", f"{_QUEUE}/map", (ENTER,), fills="{queue}"),
+    Row("GET", f"{_QUEUE}/messages", _READ, fills="{queue}"),
+    Row("GET", f"{_QUEUE}/messages/timeline", _READ, fills="{queue}", more="?message_id=m"),
+    Row("GET", f"{_QUEUE}/messages/{{offset}}/timeline", _READ, fills="{queue}"),
+    Row("GET", "/api/stuck"),
     # exchanges
     Row("GET", "/api/exchanges"),
     Row("GET", "/api/exchanges/{vhost}", (ENTER,)),

@@ -83,3 +83,23 @@ def test_a_new_cursor_does_not_see_what_another_one_has_settled(store, log, curs
     assert list(late.waiting.ready_ranges()) == [(0, 1), (3, 6)]
     keeper.seek(0, visible_to=cursor)
     assert list(keeper.waiting.ready_ranges()) == [(0, 1), (3, 6)]
+
+
+def test_the_soonest_delays_are_told_first_without_a_sort_of_all(store, log, cursor, clock):
+    store.append(log, messages(40))
+    for offset in range(40):
+        cursor.give_back(cursor.take(1), not_before_us=clock.now_us + 1 + (offset * 7) % 40)
+    # Messages that are settled are not delayed any more.
+    cursor.drop([(0, 3)], Outcome.PURGED)
+    told = list(cursor.waiting.delays())
+    assert told == list(cursor.progress.delays())
+    assert told == sorted(told, key=lambda delay: delay[1])
+    assert len(told) == 37
+
+
+def test_the_messages_that_were_returned_most_come_first(store, log, cursor):
+    store.append(log, messages(4))
+    for count in (4, 3, 1):
+        cursor.give_back(cursor.take(count))
+    assert list(cursor.returns.above(1)) == [(0, 3), (1, 2), (2, 2)]
+    assert list(cursor.returns.above(3)) == []

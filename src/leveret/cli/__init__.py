@@ -17,6 +17,8 @@ doctor.py     leveret doctor     `machine_checks.py` and `data_checks.py` find o
 topic.py      leveret topic
 groups.py     leveret groups     `group_page.py` describes one, with `partition_chart.py`;
                                  `group_moves.py` has seek, skip, pause, resume and redrive
+queue_map.py  leveret queues map
+message_timeline.py leveret messages timeline
 users.py      leveret users      `admin_recovery.py` for `users recover`
 audit.py      leveret audit
 pipeline.py   leveret pipeline

@@ -19,11 +19,13 @@ from leveret.cli.doctor import doctor
 from leveret.cli.exchanges import exchanges
 from leveret.cli.groups import groups
 from leveret.cli.limits import limits
+from leveret.cli.message_timeline import timeline
 from leveret.cli.messages import messages
 from leveret.cli.permissions import permissions
 from leveret.cli.pipeline import pipeline
 from leveret.cli.policies import policies
 from leveret.cli.publish import publish
+from leveret.cli.queue_map import show_map
 from leveret.cli.queues import queues
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
@@ -60,6 +62,8 @@ def main(
 
 for command in (demo, serve, publish, consume, redrive, audit, backup, status, top, doctor):
     app.command()(command)
+queues.command("map")(show_map)
+messages.command("timeline")(timeline)
 app.add_typer(queues, name="queues")
 app.add_typer(exchanges, name="exchanges")
 app.add_typer(bindings, name="bindings")

@@ -83,7 +83,7 @@ class Waiting(_View):
 
     def delays(self) -> Iterator[tuple[int, int]]:
         """Return the delayed offsets and the times until which they wait, soonest first."""
-        return self._progress.delays()
+        return self._progress.delays(lazily=True)
 
 
 class InFlight(_View):
@@ -129,6 +129,9 @@ class InFlight(_View):
 
     def leased(self) -> list[Range]:
         return list(self._progress.leased.ranges())
+
+    def leased_count(self, start: int, stop: int) -> int:
+        return self._progress.leased.count(start, stop)
 
     def leased_within(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the leased messages in the ranges."""
@@ -208,6 +211,10 @@ class Returns(_View):
     def more_than(self, count: int) -> int:
         """Return the number of messages that were returned more than `count` times."""
         return self._progress.counts.count_above(count)
+
+    def above(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield messages that were returned more than `count` times, with the numbers, highest first."""
+        return self._progress.counts.pairs_above(count)
 
     def count(self, offset: int) -> int:
         """Return how often a message was returned."""

@@ -48,6 +48,7 @@ _SEGMENTS_PER_AGE = 8
 _first_of_batch = itemgetter(0)
 _offset_of = itemgetter(0)
 _first_of_segment = attrgetter("info.first")
+_time_of_batch = attrgetter("time_us")
 
 
 class BlockCache:
@@ -251,7 +252,10 @@ class Log:
         for segment in contents.segments:
             if segment.info.newest_us >= time_us:
                 return self._first_in(segment, time_us)
-        return next((batch.first for batch in contents.batches() if batch.time_us >= time_us), end)
+        for batches in (contents.frozen, contents.pending):
+            if batches and batches[-1].time_us >= time_us:
+                return batches[bisect_left(batches, time_us, key=_time_of_batch)].first
+        return end
 
     def _first_in(self, segment: Segment, time_us: int) -> int:
         """Return the first offset of a segment at `time_us` or later; its end if that message is damaged."""

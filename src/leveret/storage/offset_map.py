@@ -56,6 +56,12 @@ class OffsetMap(Mapping[int, V]):
             for start, stop in self._sets[value].ranges():
                 yield from ((offset, value) for offset in range(start, stop))
 
+    def pairs_above(self, least: V) -> Iterator[tuple[int, V]]:
+        """Yield the offsets with a value above `least`, by descending value and then by offset."""
+        for value in sorted((value for value in self._sets if value > least), reverse=True):
+            for start, stop in self._sets[value].ranges():
+                yield from ((offset, value) for offset in range(start, stop))
+
     def values_in(self, ranges: Sequence[Range]) -> dict[int, V]:
         """Return the values of the offsets in the ranges, without offsets that have no value."""
         return {

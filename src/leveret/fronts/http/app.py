@@ -45,6 +45,7 @@ from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.policies import Policies
+from leveret.fronts.http.queue_contents import QueueContents
 from leveret.fronts.http.queues import Queues
 from leveret.fronts.http.topic_permissions import TopicPermissions
 from leveret.fronts.http.topics import Topics
@@ -74,6 +75,7 @@ def create_app(
         Metrics(broker, node=node),
         Overview(broker, node=node),
         Queues(broker, changed=changed),
+        QueueContents(broker),
         Messages(broker, changed=changed, wait_s=limits.durability_timeout_s),
         Exchanges(broker, changed=changed),
         Bindings(broker, changed=changed),

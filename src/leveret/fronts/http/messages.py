@@ -183,11 +183,11 @@ def _described(message: GotMessage, encoding: str, truncate: int | None) -> dict
         "message_count": message.left,
         # RabbitMQ shows no properties as an empty list.
         "properties": jsonable(dict(message.properties)) or [],
-        **_payload(message.body[:truncate], encoding),
+        **payload_of(message.body[:truncate], encoding),
     }
 
 
-def _payload(body: bytes, encoding: str) -> dict[str, Any]:
+def payload_of(body: bytes, encoding: str) -> dict[str, Any]:
     if encoding == "auto":
         try:
             return {"payload": body.decode(), "payload_encoding": "string"}
