@@ -40,7 +40,7 @@ class Row:
     @property
     def is_ours(self) -> bool:
         """Whether RabbitMQ has no such route, or answers it with an internal error."""
-        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username")
+        ours = ("/metrics", "/topics", "/groups", "/queries", "connections/username", "/login", "openapi")
         return any(word in self.route for word in ours) or self.route in (
             "/health",
             "/api/permissions/{vhost}",
@@ -121,6 +121,8 @@ ROWS: Final = (
     Row("GET", "/metrics/detailed", (MONITOR,)),
     Row("GET", "/api/overview"),
     Row("GET", "/api/whoami"),
+    Row("POST", "/api/login"),
+    Row("DELETE", "/api/login"),
     # the node
     Row("GET", "/api/nodes", (MONITOR,)),
     Row("GET", "/api/nodes/{name}", (MONITOR,), fills="{node}"),

@@ -37,6 +37,7 @@ from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.health_checks import HealthChecks
 from leveret.fronts.http.limits import Limits
+from leveret.fronts.http.logins import LoginsApi
 from leveret.fronts.http.messages import Messages
 from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.node_facts import NodeFacts
@@ -83,6 +84,7 @@ def create_app(
         Nodes(broker, changed=changed, node=node),
         Aliveness(broker, changed=changed, wait_s=limits.durability_timeout_s),
         HealthChecks(broker, node=node),
+        LoginsApi(broker, token_life_s=limits.token_life_s),
         users,
         TopicPermissions(broker, changed=changed),
         ParametersApi(broker, changed=changed),
