@@ -120,6 +120,7 @@ ROWS: Final = (
     Row("GET", "/metrics/per-object", (MONITOR,)),
     Row("GET", "/metrics/detailed", (MONITOR,)),
     Row("GET", "/api/overview"),
+    Row("GET", "/api/openapi.json"),
     Row("GET", "/api/whoami"),
     Row("POST", "/api/login"),
     Row("DELETE", "/api/login"),

@@ -42,6 +42,7 @@ from leveret.fronts.http.messages import Messages
 from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.nodes import Nodes
+from leveret.fronts.http.openapi import OpenApi
 from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
@@ -72,6 +73,7 @@ def create_app(
 
     users = Users(broker, changed=changed)
     resources: list[Resource] = [
+        OpenApi(),
         Metrics(broker, node=node),
         Overview(broker, node=node),
         Queues(broker, changed=changed),
