@@ -55,7 +55,7 @@ class Operation:
 
     summary: str
     answers: Schema | None = None
-    """The schema of a 200. Without one the operation answers 204, or 201 if it has made something."""
+    """The schema of a 200. Without one the operation answers 204, or 201 to a PUT that has made something."""
     body: str = ""
     """The name of the schema of the body; empty for a body that is not read."""
     query: Query | None = None
@@ -63,6 +63,8 @@ class Operation:
     """The tag that users need, apart from one of RabbitMQ's four; administrators may all that others may."""
     more: tuple[int, ...] = ()
     """Further statuses."""
+    done: tuple[int, ...] = ()
+    """Statuses without a body, where they are not the usual ones."""
     is_open: bool = False
     """Whether no login is needed."""
     media_type: str = "application/json"
@@ -156,7 +158,7 @@ _NODE: Final[Table] = {
     },
     "/api/cluster-name": {
         "GET": Operation("Show the broker's name", _selected("name"), query=_COLUMNS),
-        "PUT": Operation("Rename the broker", body="name", tag=ADMINISTRATOR),
+        "PUT": Operation("Rename the broker", body="name", done=(204,), tag=ADMINISTRATOR),
     },
     "/api/extensions": {"GET": Operation("List plugins with pages: none", {"type": "array", "maxItems": 0})},
     "/api/feature-flags": {
@@ -255,7 +257,7 @@ _MESSAGING: Final[Table] = {
     "/api/bindings/{vhost}": {"GET": Operation("List bindings of a virtual host", **_LIST_BINDINGS)},
     _BETWEEN: {
         "GET": Operation("List bindings between two objects", **_LIST_BINDINGS),
-        "POST": Operation("Bind", body="new binding"),
+        "POST": Operation("Bind", body="new binding", done=(201,)),
     },
     f"{_BETWEEN}/{{properties_key}}": {
         "GET": Operation("Show a binding", _selected("binding"), query=_COLUMNS),
@@ -359,7 +361,7 @@ _USERS: Final[Table] = {
     },
     **{
         f"{path}/{{limit}}": {
-            "PUT": Operation("Set a limit", body="new limit", **_ADMIN),
+            "PUT": Operation("Set a limit", body="new limit", done=(204,), **_ADMIN),
             "DELETE": Operation("Remove a limit", **_ADMIN),
         }
         for path in ("/api/vhost-limits/{vhost}", "/api/user-limits/{name}")

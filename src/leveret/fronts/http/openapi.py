@@ -108,7 +108,7 @@ def statuses(path: str, method: str, operation: Operation) -> set[int]:
     if operation.answers is not None:
         found.add(200)
     else:
-        found |= {201, 204} if method == "PUT" else {204}
+        found |= {*operation.done} or ({201, 204} if method == "PUT" else {204})
     if not operation.is_open:
         found.add(401)
     if method not in READS:
