@@ -83,7 +83,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "connection": _fields(
         "name,node,type,protocol,state,user,vhost,user_provided_name:text"
-        " channels,channel_max,frame_max,timeout,connected_at,port,peer_port,recv_oct,recv_cnt,send_oct,send_cnt,send_pend:whole"
+        " channels,channel_max,frame_max,timeout,connected_at,port,peer_port:whole"
+        " recv_oct,recv_cnt,send_oct,send_cnt,send_pend:whole"
         " host,peer_host:text client_properties,recv_oct_details,send_oct_details:table ssl:truth"
         " ssl_protocol,ssl_cipher,peer_cert_subject,peer_cert_issuer,peer_cert_validity:text?"
     ),
