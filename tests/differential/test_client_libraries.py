@@ -7,6 +7,7 @@ nothing of Leveret: what they read from an answer must be there, in the type the
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,14 @@ HOLE = Program("hole", ("go",), build_go, lambda folder: [str(folder / "tour")])
 NAME = "client-library"
 """The user and the virtual host that a library makes."""
 Calls = list[tuple[str, Any]]
+DIFFERENT = {
+    "put wrong policy": "RabbitMQ escapes HTML in the reason; Leveret leaves that to the page",
+    "permit a wrong pattern": "RabbitMQ's reason is a list, which rabbit-hole can't read",
+    "missing user": "Leveret's reason names the user",
+}
+"""Calls that return something else on purpose, and why."""
+_HASH = re.compile(r'(?<=~)[\w-]+(?=")')
+"""The end of a binding's `properties_key`: a hash that each broker makes in its own way."""
 
 
 def url(management: Management) -> str:
@@ -39,8 +48,10 @@ def without_leftovers(management: Management) -> Iterator[None]:
     finally:
         for path in (f"vhosts/{NAME}", f"users/{NAME}"):
             management.ask("DELETE", f"/api/{path}")
-        for path in ("queues/{vhost}/storm%20q", "exchanges/{vhost}/storm%2Fx", "queues/{vhost}/hole%20q"):
-            management.ask("DELETE", f"/api/{path}")
+        for queue in ("storm%20q", "hole%20q", "hole%20s", "aliveness-test"):
+            management.ask("DELETE", f"/api/queues/{{vhost}}/{queue}")
+        for exchange in ("storm%2Fx", "hole%2Fx"):
+            management.ask("DELETE", f"/api/exchanges/{{vhost}}/{exchange}")
 
 
 # AMQPStorm
@@ -49,6 +60,8 @@ def without_leftovers(management: Management) -> Iterator[None]:
 def storm_calls(management: Management) -> Calls:
     """Everything that AMQPStorm's client can do, and what it returns."""
     api = ManagementApi(url(management), "guest", "guest", timeout=WAIT_S)
+    # RabbitMQ closes a connection after some errors, and the client does not try again.
+    api.http_client.session.headers["Connection"] = "close"
     vhost, told = management.vhost, []
 
     def call(name: str, function: Callable[[], Any], *fields: str) -> None:
@@ -108,7 +121,7 @@ def storm_calls(management: Management) -> Calls:
     call("aliveness", lambda: api.aliveness_test(vhost))
     call("health", lambda: api.healthchecks.get())
     call("whoami", lambda: api.whoami(), "name", "tags")
-    call("nodes", lambda: api.nodes(), "type", "running", "mem_alarm", "disk_free_alarm")
+    call("nodes", lambda: api.nodes(), "type", "running")
     call("overview", lambda: api.overview(), "rabbitmq_version", "rates_mode")
     call("missing connection", lambda: api.connection.get("nope"))
     call("close nothing", lambda: api.connection.close("nope"))
@@ -139,7 +152,11 @@ def hole_calls(management: Management, command: list[str]) -> Calls:
         timeout=4 * WAIT_S,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    text = ran.stdout.replace(json.dumps(management.vhost), '"/"').replace(f"'{management.vhost}'", "'/'")
+    text = (
+        _HASH.sub("hash", ran.stdout)
+        .replace(json.dumps(management.vhost), '"/"')
+        .replace(f"'{management.vhost}'", "'/'")
+    )
     lines = [json.loads(line) for line in text.splitlines()]
     return [(line["call"], line.get("error", line.get("value"))) for line in lines]
 
@@ -160,6 +177,6 @@ def compare(leveret: Calls, rabbitmq: Calls) -> None:
     other = [
         f"{name}\n  Leveret:  {ours}\n  RabbitMQ: {theirs}"
         for (name, ours), (_, theirs) in zip(leveret, rabbitmq, strict=True)
-        if ours != theirs
+        if (ours != theirs) != (name in DIFFERENT and not isinstance(ours, int))
     ]
     assert not other, "\n".join(other)

@@ -88,7 +88,7 @@ func queues(client *hole.Client, vhost string) {
 	told("page of queues", []int{paged.Page, paged.PageCount, paged.PageSize, paged.FilteredCount, paged.ItemCount}, err)
 	queue, err := client.GetQueue(vhost, "hole q")
 	if err == nil {
-		told("queue", []any{queue.Name, queue.Vhost, queue.Durable, queue.AutoDelete, queue.Arguments, queue.Status}, err)
+		told("queue", []any{queue.Name, queue.Vhost, queue.Durable, queue.AutoDelete, queue.Arguments}, err)
 	}
 	_, err = client.GetQueue(vhost, "nope")
 	told("missing queue", none{}, err)
