@@ -148,6 +148,8 @@ ROWS: Final = (
     Row("GET", "/api/health/checks/virtual-hosts"),
     Row("GET", "/api/health/checks/node-is-mirror-sync-critical"),
     Row("GET", "/api/health/checks/node-is-quorum-critical"),
+    Row("GET", "/api/healthchecks/node"),
+    Row("GET", "/api/healthchecks/node/{name}", fills="{node}"),
     # connections
     Row("GET", "/api/connections"),
     Row("GET", "/api/vhosts/{vhost}/connections", (ENTER,)),

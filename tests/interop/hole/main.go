@@ -271,5 +271,5 @@ func end(client *hole.Client, vhost string, name string) {
 	response, err = client.BulkDeleteUsers([]string{name})
 	told("delete users", response, err)
 	_, err = client.GetUser(name)
-	told("missing user", none{}, err)
+	told("missing user", err != nil, nil)
 }

@@ -180,6 +180,10 @@ _NODE: Final[Table] = {
         f"/api/health/checks/{path}": {"GET": Operation(summary, _CHECK, more=(503,))}
         for path, summary in _CHECKS.items()
     },
+    **{
+        path: {"GET": Operation("Check the node, as older tools do", _CHECK)}
+        for path in ("/api/healthchecks/node", "/api/healthchecks/node/{name}")
+    },
 }
 
 _CLIENTS: Final[Table] = {
