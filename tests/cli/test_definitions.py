@@ -33,7 +33,7 @@ def test_a_file_is_imported_and_exported_again(leveret: Any, file: Path, tmp_pat
     assert ran.code == 0
     assert ran.err.splitlines()[0] == "leveret: RabbitMQ has no equivalent of:"
     assert "user 'ann' can't log in to RabbitMQ" in ran.err
-    assert f"1 queues, 0 exchanges, 0 bindings are in {copy}" in ran.err
+    assert f"written to {copy}: users 2, vhosts 1, policies 0, queues 1, exchanges 0, bindings 0" in ran.err
     assert queues(json.loads(copy.read_text())) == ["orders"]
     assert copy.stat().st_mode & 0o007 == 0
     assert queues(leveret("definitions", "export").result) == ["orders"]

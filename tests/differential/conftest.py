@@ -34,5 +34,9 @@ def leveret_management() -> Iterator[Management]:
 
 
 @pytest.fixture(scope="module")
-def rabbitmq_management(rabbitmq: RabbitMQ) -> Management:
-    return Management(rabbitmq.http_port, rabbitmq.port, rabbitmq.vhost)
+def rabbitmq_management(rabbitmq: RabbitMQ) -> Iterator[Management]:
+    """With a virtual host of its own: lists show what other tests have left in theirs."""
+    management = Management(rabbitmq.http_port, rabbitmq.port, f"{rabbitmq.vhost}m")
+    assert management.ask("PUT", "/api/vhosts/{vhost}", {}).status < 300
+    yield management
+    management.ask("DELETE", "/api/vhosts/{vhost}")

@@ -201,7 +201,7 @@ def test_all_definitions_of_rabbitmq_come_here_and_go_back(
     theirs = management.ask("GET", "/api/definitions")
     assert marked(theirs, mark) == marked(document, mark)
 
-    answer = api.ask("POST", "/api/definitions", body=theirs)
+    answer = api.ask("POST", "/api/definitions", body=marked(theirs, mark))
     assert (answer.status, answer.body) == (204, b"")
     ours = api.get("/api/definitions").json
     assert marked(ours, mark) == marked(document, mark)
@@ -217,7 +217,8 @@ def test_all_definitions_of_rabbitmq_come_here_and_go_back(
 
 def test_a_password_of_rabbitmq_is_right_here(management: Management, mark: str, api: Api) -> None:
     management.ask("POST", "/api/definitions", everything(mark))
-    assert api.ask("POST", "/api/definitions", body=management.ask("GET", "/api/definitions")).status == 204
+    theirs = marked(management.ask("GET", "/api/definitions"), mark)
+    assert api.ask("POST", "/api/definitions", body=theirs).status == 204
     client = Client(api.broker.port, vhost=f"{mark}-one", user=f"{mark}-ann", password="secret")
     client.channel()
     assert api.ask("GET", "/api/whoami", f"{mark}-bob:other").json["reason"] == "Not management user"

@@ -164,7 +164,7 @@ EXCHANGES = [
         f"{EXCHANGE}/m-x",
         {"type": "direct", "durable": True},
         {},
-        {"type": "nope"},
+        {"type": "x-unheard-of"},
         {"type": ""},
         ({"type": 5}, FAILS),
         ({"type": None}, NULL),
@@ -405,6 +405,8 @@ def test_every_name_in_the_json_of_rabbitmq_is_there_or_is_explained(
     try:
         for broker in brokers:
             wait_until(partial(_has_statistics, broker), "the statistics were collected")
+        busy = partial(rabbitmq_management.ask, "GET", f"{QUEUE}/m-busy")
+        wait_until(lambda: OF_QUEUES.keys() <= busy().names, "RabbitMQ has looked at the queue")
         for path, missing in MISSING.items():
             ours, theirs = (broker.ask("GET", path).names for broker in brokers)
             lacking = {name for name in theirs - ours if "." not in name or name.rpartition(".")[0] in ours}

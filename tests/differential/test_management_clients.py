@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.real, pytest.mark.needs_rabbitmq]
 
 SAMPLES = "&".join(f"{kind}_age=60&{kind}_incr=5" for kind in ("msg_rates", "data_rates", "lengths"))
 
+# Names of nodes and protocols become atoms of Erlang, which changes later answers that have them: so the
+# unknown name is one that no other test has.
 ASKS = [
     "GET /api/overview",
     f"GET /api/overview?{SAMPLES}",
@@ -36,8 +38,8 @@ ASKS = [
     "GET /api/nodes/{node}?memory=true",
     "GET /api/nodes/{node}/memory",
     "GET /api/nodes/{node}/memory/relative",
-    "GET /api/nodes/nope/memory",
-    "GET /api/nodes/{node}/memory/nope",
+    "GET /api/nodes/unheard-of/memory",
+    "GET /api/nodes/{node}/memory/unheard-of",
     "GET /api/cluster-name",
     "PUT /api/cluster-name {}",
     "PUT /api/cluster-name x",
@@ -45,7 +47,7 @@ ASKS = [
     "GET /api/feature-flags",
     "GET /api/auth/attempts/{node}",
     "GET /api/auth/attempts/{node}/source",
-    "GET /api/auth/attempts/nope",
+    "GET /api/auth/attempts/unheard-of",
     "DELETE /api/auth/attempts/{node}/source",
     "DELETE /api/auth/attempts/{node}",
     "POST /api/rebalance/queues {}",
@@ -53,45 +55,49 @@ ASKS = [
     "GET /api/vhosts/{vhost}/connections",
     f"GET /api/vhosts/{{vhost}}/connections?{SAMPLES}",
     "GET /api/vhosts/{vhost}/connections?page=1&page_size=1&columns=name",
-    "GET /api/vhosts/{vhost}/connections?sort=nope",
-    "GET /api/vhosts/nope/connections",
+    "GET /api/vhosts/{vhost}/connections?sort=unheard-of",
+    "GET /api/vhosts/unheard-of/connections",
     "GET /api/connections/{connection}",
     f"GET /api/connections/{{connection}}?{SAMPLES}",
     "GET /api/connections/{connection}?columns=name,recv_oct_details.rate",
     "GET /api/connections/{connection}/channels",
-    "GET /api/connections/nope",
-    "DELETE /api/connections/nope",
+    "GET /api/connections/unheard-of",
+    "DELETE /api/connections/unheard-of",
     "GET /api/connections/username/guest",
-    "GET /api/connections/username/nope",
-    "DELETE /api/connections/username/nope",
+    "GET /api/connections/username/unheard-of",
+    "DELETE /api/connections/username/unheard-of",
     "GET /api/vhosts/{vhost}/channels",
     f"GET /api/vhosts/{{vhost}}/channels?{SAMPLES}",
     "GET /api/vhosts/{vhost}/channels?page=1&page_size=1",
     "GET /api/vhosts/{vhost}/channels?columns=name,message_stats.publish_details.rate&sort=number",
-    "GET /api/vhosts/nope/channels",
+    "GET /api/vhosts/unheard-of/channels",
     "GET /api/channels/{connection}%20%281%29",
     f"GET /api/channels/{{connection}}%20%281%29?{SAMPLES}",
     "GET /api/channels/{connection}%20%282%29",
     "GET /api/channels/{connection}%20%283%29",
     "GET /api/channels/{connection}%20%289%29",
-    "GET /api/channels/nope",
+    "GET /api/channels/unheard-of",
     "GET /api/consumers/{vhost}",
     "GET /api/consumers/{vhost}?page=1&columns=consumer_tag",
-    "GET /api/consumers/nope",
+    "GET /api/consumers/unheard-of",
     *(
         f"GET /api/health/checks/{check}"
         for check in (
-            *("alarms", "local-alarms", "virtual-hosts", "nope"),
+            *("alarms", "local-alarms", "virtual-hosts", "unheard-of"),
             *("node-is-mirror-sync-critical", "node-is-quorum-critical"),
             *("certificate-expiration/1/days", "certificate-expiration/100/years"),
             *("certificate-expiration/x/days", "certificate-expiration/1/hours"),
             *("port-listener/{port}", "port-listener/1", "port-listener/x", "port-listener/-1"),
             *("protocol-listener/amqp", "protocol-listener/AMQP091", "protocol-listener/amqps"),
-            *("protocol-listener/management", "protocol-listener/nope", "protocol-listener/http%2Fweb-mqtt"),
+            *(
+                "protocol-listener/management",
+                "protocol-listener/unheard-of",
+                "protocol-listener/http%2Fweb-mqtt",
+            ),
         )
     ),
     "GET /api/aliveness-test/{vhost}",
-    "GET /api/aliveness-test/nope",
+    "GET /api/aliveness-test/unheard-of",
 ]
 
 ERLANG = "a figure of Erlang's processes"
@@ -173,6 +179,7 @@ def busy(management: Management) -> Iterator[Place]:
     wait_until(lambda: has_statistics(found), "the statistics were collected")
     yield found
     first.queue_delete("m-client")
+    first.queue_delete("aliveness-test")
     connection.close()
 
 

@@ -28,7 +28,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("declare", "exchange", "name=admin-x", "type=topic", "auto_delete=false"),
     ("declare", "exchange", "name=admin-y", "type=fanout", "durable=false", "internal=true"),
     ("declare", "exchange", "name=admin-x", "type=fanout"),
-    ("declare", "exchange", "name=admin-x", "type=nope"),
+    ("declare", "exchange", "name=admin-x", "type=x-unheard-of"),
     ("declare", "binding", "source=admin-x", "destination=admin-q", "routing_key=a.*"),
     ("declare", "binding", "source=admin-x", "destination=admin-q", "routing_key=b/c d~"),
     ("declare", "binding", "source=admin-x", "destination_type=exchange", "destination=admin-y"),

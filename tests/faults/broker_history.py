@@ -20,6 +20,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -37,7 +38,7 @@ from tests.faults.broker_clients import Clients
 from tests.faults.broker_life import full_disk, open_store, start_broker
 from tests.faults.watched_store import is_syncing, stopped_by
 
-_ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)
+_ORDER = (VhostRow, UserRow, PermissionRow, ParameterRow, ExchangeRow, QueueRow, BindingRow)
 START_US = 1_700_000_000_000_000
 
 

@@ -30,6 +30,7 @@ def rabbitmq_side(rabbitmq: RabbitMQ) -> Iterator[AmqpSide]:
     side.root.exchange_declare("plain-x")
     yield side
     side.root.exchange_delete("plain-x")
+    side.root.queue_delete("aliveness-test")
     side.close()
 
 

@@ -185,7 +185,7 @@ ROWS: Final = (
     Row(
         "POST",
         f"{_EXCHANGE}/publish",
-        (ENTER, "write exchange {exchange}"),
+        ("enter vhost /", "write exchange {exchange}"),
         _MESSAGE,
         fills="{exchange}",
         refused=400,

@@ -135,11 +135,11 @@ def http_answer(role: str, row: http_table.Row, names: Names) -> int | None:
 def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
     """What the row may need: see `http_table`."""
     path = row.route
-    has_binding = "exchanges" in path or "bindings" in path
-    if has_binding or ("{name}" in path and "queues" in path):
+    if "{name}" in path and "queues" in path:
         side.make_queue(names)
         side.make_query(names)
-    if has_binding:
+    if path.startswith(("/api/exchanges", "/api/bindings")):
+        side.make_queue(names)
         side.amqp.root.exchange_declare(names.exchange, "direct")
         side.amqp.root.queue_bind(names.queue, names.exchange, "k")
     if "groups" in path:

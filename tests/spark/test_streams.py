@@ -97,7 +97,7 @@ def test_a_stream_is_read_batch_by_batch(rabbitmq, stream):
     reader = StreamReader(chosen)
     offset, found, ends = reader.initialOffset(), [], []
     assert offset == {"stream": stream, "vhost": rabbitmq.vhost, "cluster": offset["cluster"], "offset": 0}
-    assert re.fullmatch(r"leveret\d+@.+", offset["cluster"]), "the name that the tests give it"
+    assert offset["cluster"].startswith("leveret"), "the name that the tests give it"
     for _ in range(3):
         end = grown(reader, offset)
         found += rows_of(reader, reader.partitions(offset, end), chosen)

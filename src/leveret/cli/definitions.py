@@ -68,9 +68,9 @@ def export_definitions(
     counts = {name: len(document.get(name, ())) for name in _SECTIONS if name in document}
     sentences = document.get("leveret", {}).get("without_equivalent", [])
     _list_sentences(screen, "RabbitMQ has no equivalent of", sentences)
-    summary = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    summary = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     account = {"file": str(file), **counts, "without_equivalent": sentences}
-    screen.result(account, f"{summary} are in {file}")
+    screen.result(account, f"written to {file}: {summary}")
 
 
 @definitions.command(name="import")

@@ -65,7 +65,7 @@ class LoginRefused(NotConnected):
 class TlsFailed(NotConnected):
     """A certificate, or a file with one, is wrong, or only one side speaks TLS: the sentence says which."""
 
-    hint = ""
+    hint = "check the certificates, their files and the scheme of the URL"
     retryable = False
 
 

@@ -20,6 +20,8 @@ from leveret.server.logs import cut
 
 log = logging.getLogger("leveret")
 connection_log = logging.getLogger("leveret.connections")
+# A broker inside of another program, as in tests, says nothing about connections unless it sets up logging.
+connection_log.addHandler(logging.NullHandler())
 login_log = logging.getLogger("leveret.logins")
 
 _UNNAMED: Final = "an unknown address"

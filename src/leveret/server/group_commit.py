@@ -92,9 +92,9 @@ class Committer:
             self._wanted.clear()
             if self._closing.is_set():
                 return
-            timing = _Timing(self._store)
+            timing, unsynced_bytes = _Timing(self._store), self._store.unsynced_bytes
             try:
-                self._sync()
+                self._store.sync()
             except WriteFailed as error:
                 self._done(error, timing.end())
                 # A checkpoint may free space even if no commit round can be written.
@@ -105,17 +105,14 @@ class Committer:
                 self._fatal(error)
                 return
             else:
-                self._done(None, timing.end())
+                timed = timing.end()
+                # Confirms wait for a sync.
+                if timed.duration_us > self._slow.limit_us:
+                    what = f"{unsynced_bytes} bytes of messages; confirms waited, look at the disk"
+                    self._slow.note(timed.duration_us, what)
+                self._done(None, timed)
                 if self._store.checkpoint_due:
                     self._checkpoint_wanted.set()
-
-    def _sync(self) -> None:
-        """Sync the store, and log a slow sync: confirms wait for it."""
-        began_ns, unsynced_bytes = time.monotonic_ns(), self._store.unsynced_bytes
-        self._store.sync()
-        took_us = (time.monotonic_ns() - began_ns) // 1000
-        if took_us > self._slow.limit_us:
-            self._slow.note(took_us, f"{unsynced_bytes} bytes of messages; confirms waited, look at the disk")
 
     def _checkpoint_loop(self) -> None:
         while True:

@@ -155,22 +155,6 @@ def an_operator_policy_bounds_a_policy(play: Play) -> None:
     _forget(play, "bounds", operator=True)
 
 
-def a_delivery_limit_by_policy(play: Play) -> None:
-    channel = play.channel()
-    channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
-    _policy(play, "p", {"delivery-limit": 1})
-    channel.publish("m", key="q")
-    play.settle()
-    channel.basic_consume("q", "c")
-    play.settle()
-    for tag in (1, 2):
-        channel.basic_reject(tag, requeue=True)
-        play.settle()
-    channel.basic_cancel("c")
-    channel.queue_declare("q", durable=True, passive=True)
-    _forget(play, "p")
-
-
 def keys_of_a_policy_that_are_wrong(play: Play) -> None:
     for definition in (
         {},

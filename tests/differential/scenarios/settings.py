@@ -20,6 +20,9 @@ def _opening(play: Play, user: str = "guest", *, password: str = "guest", vhost:
         peer.tune_ok()
         peer.channel(0).events.clear()
         peer.open(vhost)
+    if not peer.is_open:
+        # Servers close the socket a little later than they say so.
+        peer.read_until(lambda: False)
     play.settle()
     return peer
 

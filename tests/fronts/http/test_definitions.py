@@ -191,6 +191,12 @@ def test_what_only_plugins_of_rabbitmq_have_is_left_out_and_listed(api: Api) -> 
     assert [item["name"] for item in api.get(PATH).json["queues"]] == ["q"]
 
 
+def test_limits_that_were_cleared_are_an_empty_list_in_rabbitmq(api: Api) -> None:
+    cleared = {"component": "vhost-limits", "vhost": "/", "name": "limits", "value": []}
+    assert load(api, {"parameters": [cleared]}) == []
+    assert api.get("/api/vhost-limits").json == []
+
+
 def test_a_dry_run_changes_nothing(api: Api) -> None:
     before = api.get(PATH).json
     answer = api.ask("POST", f"{PATH}?dry_run=true", body=DOCUMENT).json

@@ -35,7 +35,7 @@ def test_a_virtual_host_is_made_shown_changed_and_deleted(api: Api) -> None:
         "default_queue_type": "undefined",
         "metadata": {"description": "d", "tags": ["a", "b"]},
         "tracing": False,
-        "cluster_state": {"leveret": "running"},
+        "cluster_state": {api.broker.server.broker.node: "running"},
         "messages": 0,
         "messages_ready": 0,
         "messages_unacknowledged": 0,
@@ -84,8 +84,11 @@ def test_a_wrong_virtual_host_is_refused_and_not_made(api: Api, body: dict[str, 
 
 
 def test_a_virtual_host_is_always_running(api: Api) -> None:
-    assert api.ask("POST", "/api/vhosts/%2F/start/leveret").status == 204
-    for path, why in (("%2F/start/x", "x failed with nodedown"), ("v/start/leveret", "{no_such_vhost,<<")):
+    assert api.ask("POST", f"/api/vhosts/%2F/start/{api.broker.server.broker.node}").status == 204
+    for path, why in (
+        ("%2F/start/x", "x failed with nodedown"),
+        (f"v/start/{api.broker.server.broker.node}", "{no_such_vhost,<<"),
+    ):
         answer = api.ask("POST", f"/api/vhosts/{path}")
         assert (answer.status, why in answer.json["reason"]) == (400, True)
 

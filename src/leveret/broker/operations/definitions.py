@@ -27,6 +27,7 @@ from leveret.broker.operations import limits, vhosts
 from leveret.broker.operations.document_fields import Fields
 from leveret.broker.parameters import GLOBAL_PARAMETER, Key
 from leveret.broker.queues import arguments
+from leveret.broker.usage_limits import VHOST_LIMITS
 from leveret.broker.vhosts.metadata import UNDEFINED, Metadata
 from leveret.broker.vhosts.policies import OPERATOR_POLICY, POLICY, policy_of
 from leveret.broker.vhosts.topology import PREDECLARED
@@ -252,6 +253,9 @@ class Plan:
 
     def _read_parameter(self, item: Fields, whole: Mapping[tuple[str, str, str], Fields]) -> None:
         component, vhost, name = item.text("component"), self._vhost_of(item), item.text("name")
+        if component == VHOST_LIMITS and item.get("value") == []:
+            # RabbitMQ keeps an empty list when the last limit was cleared.
+            return
         if component in _COMPONENTS_OF_PLUGINS:
             self.left_out.append(f"parameter '{name}' in vhost '{vhost}': there is no {component}")
         elif component == OPERATOR_POLICY:

@@ -88,7 +88,7 @@ class Vhosts:
     def start(self, request: Request, user: User, body: Body) -> Response:
         check_administrator(user)
         name, node = segment(request, "name"), segment(request, "node")
-        why = "nodedown" if node != self._broker.name else f'{{no_such_vhost,<<"{name}">>}}'
+        why = "nodedown" if node != self._broker.node else f'{{no_such_vhost,<<"{name}">>}}'
         if why == "nodedown" or name not in vhost_names(self._broker):
             raise Problem(400, "bad_request", f"Request to node {node} failed with {why}")
         return Response(status_code=204)
@@ -105,7 +105,7 @@ class Vhosts:
             **default,
             "metadata": metadata if view.default_queue_type == "undefined" else metadata | default,
             "tracing": view.tracing,
-            "cluster_state": {text(self._broker.name): "running"},
+            "cluster_state": {text(self._broker.node): "running"},
             "messages": view.ready + view.unacked + view.delayed,
             "messages_ready": view.ready,
             "messages_unacknowledged": view.unacked,
