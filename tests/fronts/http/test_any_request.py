@@ -21,7 +21,7 @@ from schemathesis.specs.openapi import checks
 from leveret.fronts.http.openapi import document
 
 EXAMPLES = 2
-FULL_EXAMPLES = 60
+FULL_EXAMPLES = 30
 WAIT_S = 30
 CHECKS = [
     checks.status_code_conformance,

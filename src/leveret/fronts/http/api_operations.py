@@ -60,7 +60,7 @@ class Operation:
     """The name of the schema of the body; empty for a body that is not read."""
     query: Query | None = None
     tag: str = ""
-    """The tag that users need, apart from one of RabbitMQ's four; administrators may all that others may."""
+    """The tag that users need, besides one of RabbitMQ's four; administrators may all that others may."""
     more: tuple[int, ...] = ()
     """Further statuses."""
     done: tuple[int, ...] = ()
