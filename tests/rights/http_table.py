@@ -49,6 +49,8 @@ class Row:
             "}/map",
             "}/messages",
             "/stuck",
+            "/login",
+            "openapi",
         )
         return any(word in self.route for word in ours) or self.route in (
             "/health",
@@ -130,7 +132,10 @@ ROWS: Final = (
     Row("GET", "/metrics/per-object", (MONITOR,)),
     Row("GET", "/metrics/detailed", (MONITOR,)),
     Row("GET", "/api/overview"),
+    Row("GET", "/api/openapi.json"),
     Row("GET", "/api/whoami"),
+    Row("POST", "/api/login"),
+    Row("DELETE", "/api/login"),
     # the node
     Row("GET", "/api/nodes", (MONITOR,)),
     Row("GET", "/api/nodes/{name}", (MONITOR,), fills="{node}"),
@@ -155,6 +160,8 @@ ROWS: Final = (
     Row("GET", "/api/health/checks/virtual-hosts"),
     Row("GET", "/api/health/checks/node-is-mirror-sync-critical"),
     Row("GET", "/api/health/checks/node-is-quorum-critical"),
+    Row("GET", "/api/healthchecks/node"),
+    Row("GET", "/api/healthchecks/node/{name}", fills="{node}"),
     # connections
     Row("GET", "/api/connections"),
     Row("GET", "/api/vhosts/{vhost}/connections", (ENTER,)),

@@ -287,6 +287,13 @@ SETTINGS: Final = (
         0.1,
         _SECONDS_MAX,
     ),
+    Setting(
+        "http.token_life_s",
+        _API.token_life_s,
+        "Time after which a token of `POST /api/login` ends.",
+        1,
+        _SECONDS_MAX,
+    ),
     # Flight
     Setting(
         "flight.unknown_bytes_max",

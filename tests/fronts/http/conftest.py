@@ -26,6 +26,7 @@ from leveret.server.http import HttpListener
 from leveret.server.node import Node
 from leveret.storage.records import Message
 from leveret.testing.broker import WAIT_S, Broker
+from tests.fronts.http.documented import check_documented
 from tests.fronts.http.membership import Member
 
 GUEST = "guest:guest"
@@ -72,7 +73,7 @@ class Api:
     def ask(
         self, method: str, path: str, user: str | None = GUEST, *, body: object = None, **headers: str
     ) -> Answer:
-        """The body as JSON, unless it is bytes already."""
+        """The body as JSON, unless it is bytes already. The answer must be a documented one."""
         if user is not None:
             headers["Authorization"] = "Basic " + b64encode(user.encode()).decode()
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -81,7 +82,10 @@ class Api:
             connection.request(method, path, data, headers)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            content = response.read()
+            media_type = found.get("content-type", "")
+            check_documented(self.app.routes, method, path, response.status, media_type, content)
+            return Answer(response.status, found, content)
         finally:
             connection.close()
 

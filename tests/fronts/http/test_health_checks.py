@@ -28,6 +28,17 @@ def test_alarms_are_named_with_their_resource(api, path, where):
     }
 
 
+def test_the_older_check_of_a_node_names_alarms_without_a_status_of_its_own(api):
+    core = api.broker.server.broker
+    for path in ("node", f"node/{core.node}"):
+        assert api.get(f"/api/healthchecks/{path}").json == {"status": "ok"}
+    assert api.get("/api/healthchecks/node/nope").status == 404
+    api.broker.call(lambda: core.set_alarm("memory", on=True))
+    failed = api.get("/api/healthchecks/node")
+    reason = "resource alarm(s) in effect:[memory]"
+    assert (failed.status, failed.json) == (200, {"status": "failed", "reason": reason})
+
+
 def test_a_port_is_listened_on_or_not(api):
     ports = [api.broker.port, api.listener.port]
     found = api.get(f"/api/health/checks/port-listener/{api.broker.port}")

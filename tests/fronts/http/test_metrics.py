@@ -304,6 +304,7 @@ def test_a_user_without_the_tag_monitoring_sees_no_metrics(api):
 def test_the_listener_for_prometheus_asks_for_no_login_and_serves_nothing_else(api, used):
     app = create_metrics_app(api.broker.server.broker, node=api.node.facts)
     api.listener, listener = HttpListener(app, "127.0.0.1", 0), api.listener
+    api.app, whole = app, api.app
     api.run(api.listener.start())
     try:
         for path in (*PAGES, EVERY_FAMILY):
@@ -312,7 +313,7 @@ def test_the_listener_for_prometheus_asks_for_no_login_and_serves_nothing_else(a
         assert api.get("/api/overview", None).status == 404
     finally:
         api.run(api.listener.stop())
-        api.listener = listener
+        api.listener, api.app = listener, whole
 
 
 # sums never go down

@@ -52,6 +52,8 @@ class User:
     """SHA-256 of the password after a successful login, so that later logins need no Argon2id hash."""
     defined: int = 0
     """Number of the definition change that made or last changed the user."""
+    logins_version: int = 0
+    """Number of changes of password and tags, each of which ends the user's tokens."""
 
     def row(self) -> UserRow:
         return UserRow(self.name, self.password_hash, ",".join(sorted(self.tags)))
@@ -109,6 +111,8 @@ class Accounts:
             return
         if known.password_hash != row.password_hash:
             known.known_digest = b""
+        if (known.password_hash, known.tags) != (row.password_hash, tags):
+            known.logins_version += 1
         known.password_hash, known.tags = row.password_hash, tags
 
     def permit(self, row: PermissionRow) -> bool:

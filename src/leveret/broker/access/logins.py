@@ -23,6 +23,7 @@ from leveret.broker.access import passwords
 from leveret.broker.access.accounts import GUEST, Accounts, User
 from leveret.broker.access.failed_logins import FailedLogins
 from leveret.broker.access.passwords import NOBODY_HASH, Verdict
+from leveret.broker.access.tokens import Tokens
 from leveret.broker.core import DefiningCore
 from leveret.broker.definitions import Change
 
@@ -91,6 +92,7 @@ class Logins:
             forget_us=1_000_000 * limits.login_failures_kept_s,
             remembered_max=limits.logins_remembered_max,
         )
+        self.tokens = Tokens(broker.accounts, now_us=broker.now_us, random=broker.token)
         self.counts: dict[str, tuple[int, int]] = {}
         """Number of logins that succeeded and that failed, by protocol."""
         self._waiting: Counter[object] = Counter()
@@ -101,8 +103,7 @@ class Logins:
 
     def begin(self, name: str, password: bytes, *, origin: Origin, done: Done) -> None:
         done = partial(self._count, origin.protocol, done)
-        if name == GUEST and not origin.loopback:
-            self._broker.note_failed_login(name, origin, "this user may log in from loopback only")
+        if not self._may_come_from(name, origin):
             done(None)
             return
         source = self._failures.source(origin.address, name)
@@ -131,14 +132,28 @@ class Logins:
 
     def accept_certified(self, name: str, *, origin: Origin, done: Done) -> None:
         """Log in the user whom a verified certificate names, without a password."""
-        if name == GUEST and not origin.loopback:
-            self._broker.note_failed_login(name, origin, "this user may log in from loopback only")
+        if not self._may_come_from(name, origin):
             done(None)
             return
         user = self._broker.accounts.users.get(name)
         if user is None:
             self._broker.note_failed_login(name, origin, "no user has the name in the certificate")
         self._count(origin.protocol, done, user)
+
+    def accept_token(self, word: str, *, origin: Origin, done: Done) -> None:
+        """Log in the user who was given this token."""
+        user = self.tokens.user_of(word)
+        if user is None:
+            self._broker.note_failed_login("", origin, "the token is unknown or has ended")
+        elif not self._may_come_from(user.name, origin):
+            user = None
+        self._count(origin.protocol, done, user)
+
+    def _may_come_from(self, name: str, origin: Origin) -> bool:
+        if name != GUEST or origin.loopback:
+            return True
+        self._broker.note_failed_login(name, origin, "this user may log in from loopback only")
+        return False
 
     def _count(self, protocol: str, done: Done, user: User | None) -> None:
         succeeded, failed = self.counts.get(protocol, (0, 0))

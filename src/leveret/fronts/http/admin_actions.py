@@ -18,9 +18,9 @@ from urllib.parse import parse_qsl, unquote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leveret.broker.access.accounts import User
+from leveret.fronts.http.cross_site import READS
 
 HIDDEN: Final = "(hidden)"
-_READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _SECRET_NAME: Final = re.compile("passw|passphrase|secret|token|credential|private_?key", re.IGNORECASE)
 _LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _BODY_BYTES_MAX: Final = 1 << 20
@@ -113,7 +113,7 @@ class AdminActions:
         self._record = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in _READS:
+        if scope["type"] != "http" or scope["method"] in READS:
             await self._app(scope, receive, send)
             return
         request = _Request(scope, receive, send, self._record)

@@ -22,6 +22,7 @@ from leveret.broker.operations.requester import Requester
 from leveret.broker.views.overview import health
 from leveret.fronts.http import amqp_refusals
 from leveret.fronts.http.auth import enter
+from leveret.fronts.http.cross_site import check_site
 from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotAuthorised
 from leveret.fronts.http.json_replies import reply
@@ -43,6 +44,8 @@ class Aliveness:
         return [Route("/api/aliveness-test/{vhost}", make.reading(self.check))]
 
     async def check(self, request: Request, user: User) -> Response:
+        # A GET that changes something.
+        check_site(request.headers)
         vhost = enter(self._broker, user, segment(request, "vhost"))
         if vhost not in user.permissions:
             # An administrator sees all virtual hosts.

@@ -17,3 +17,5 @@ class ApiLimits:
     """Largest file of definitions; 10,000 queues with their bindings take 4 MB."""
     durability_timeout_s: float = 10.0
     """Time in which a change must be on disk; afterwards the client gets 503."""
+    token_life_s: float = 3600.0
+    """Time after which a bearer token ends."""

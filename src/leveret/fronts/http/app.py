@@ -37,10 +37,12 @@ from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.health_checks import HealthChecks
 from leveret.fronts.http.limits import Limits
+from leveret.fronts.http.logins import LoginsApi
 from leveret.fronts.http.messages import Messages
 from leveret.fronts.http.metrics import Metrics
 from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.nodes import Nodes
+from leveret.fronts.http.openapi import OpenApi
 from leveret.fronts.http.overview import Overview
 from leveret.fronts.http.parameters import ParametersApi
 from leveret.fronts.http.path_segments import RawPaths
@@ -72,6 +74,7 @@ def create_app(
 
     users = Users(broker, changed=changed)
     resources: list[Resource] = [
+        OpenApi(),
         Metrics(broker, node=node),
         Overview(broker, node=node),
         Queues(broker, changed=changed),
@@ -85,6 +88,7 @@ def create_app(
         Nodes(broker, changed=changed, node=node),
         Aliveness(broker, changed=changed, wait_s=limits.durability_timeout_s),
         HealthChecks(broker, node=node),
+        LoginsApi(broker, token_life_s=limits.token_life_s),
         users,
         TopicPermissions(broker, changed=changed),
         ParametersApi(broker, changed=changed),

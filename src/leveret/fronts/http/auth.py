@@ -1,8 +1,9 @@
-"""HTTP basic authentication with the broker's users, and what a user may see.
+"""Logins over HTTP with a password or a bearer token, and what a user may see.
 
 Owns RabbitMQ's rules for its management API: a user needs one of four tags. To see a virtual host, a user
-needs permissions in it or the tag `administrator`. Passwords and the loopback rule for guest are left to
-`leveret.broker.access.logins`, permissions to `leveret.broker.access.accounts`.
+needs permissions in it or the tag `administrator`. Passwords, tokens and the loopback rule for guest are left
+to `leveret.broker.access`, permissions to `leveret.broker.access.accounts`. The rules: no cookies; and pages
+of other sites change nothing (`cross_site`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from leveret.broker.access.accounts import ADMINISTRATOR, User
 from leveret.broker.access.logins import Origin
 from leveret.broker.broker import Broker
 from leveret.broker.views.vhosts import vhost_names
-from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
+from leveret.fronts.http.cross_site import READS, check_site
+from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound, TokenRefused
 
 _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
 _POLICYMAKERS = frozenset(("policymaker", ADMINISTRATOR))
@@ -27,11 +29,15 @@ _MONITORS = frozenset(("monitoring", ADMINISTRATOR))
 
 
 async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None]) -> User:
-    """Return the user whose name and password the request has.
+    """Return the user whose name and password, or whose token, the request has.
 
     `changed` is called when the password check takes time: the next turn sets the broker's timers.
     """
-    name, password = credentials(request.headers.get("authorization", ""))
+    header = request.headers.get("authorization", "")
+    if request.method not in READS:
+        check_site(request.headers)
+    word = token_in(header)
+    name, password = credentials(header) if word is None else ("", b"")
     answer: asyncio.Future[User | None] = asyncio.get_running_loop().create_future()
 
     def done(user: User | None) -> None:
@@ -40,18 +46,31 @@ async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None
             answer.set_result(user)
 
     origin = _origin(request)
-    broker.logins.begin(name, password, origin=origin, done=done)
+    if word is None:
+        broker.logins.begin(name, password, origin=origin, done=done)
+    else:
+        broker.logins.accept_token(word, origin=origin, done=done)
     if not answer.done():
         changed()
     user = await answer
     if user is None:
-        raise NotAuthenticated
+        raise NotAuthenticated if word is None else TokenRefused
     # For `admin_actions`; the key is the one that ASGI applications use for the user.
     request.scope["user"] = user
     if not user.tags & _TAGS:
-        broker.note_failed_login(name, origin, "the user has no tag that allows HTTP")
+        broker.note_failed_login(user.name, origin, "the user has no tag that allows HTTP")
         raise NotAuthorised("Not management user")
     return user
+
+
+def token_in(header: str) -> str | None:
+    """Return the token of an `Authorization` header, or None if the header has none.
+
+    >>> token_in("Bearer c2VjcmV0")
+    'c2VjcmV0'
+    """
+    scheme, _, word = header.partition(" ")
+    return word.strip() if scheme.lower() == "bearer" else None
 
 
 def credentials(header: str) -> tuple[str, bytes]:

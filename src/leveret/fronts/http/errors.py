@@ -3,6 +3,7 @@
     HTTPException           (Starlette's) unknown path, wrong method
     └─ Problem              a status, a word, a sentence: `{"error": word, "reason": sentence}`
        ├─ NotAuthenticated  401, with the header that asks for a name and a password
+       ├─ TokenRefused      401 for a bearer token that is unknown or has ended
        ├─ NotAuthorised     401: the user is known, but lacks a permission
        └─ NotFound          404
 
@@ -75,6 +76,14 @@ class NotAuthenticated(Problem):
         super().__init__(
             401, "not_authorized", "Login failed", headers={"www-authenticate": f'Basic realm="{REALM}"'}
         )
+
+
+class TokenRefused(Problem):
+    def __init__(self) -> None:
+        # Without `Basic` in it, no browser asks people for a password in a window of its own.
+        challenge = f'Bearer realm="{REALM}", error="invalid_token"'
+        sentence = "The token is unknown or has ended. Log in again."
+        super().__init__(401, "not_authorized", sentence, headers={"www-authenticate": challenge})
 
 
 class NotAuthorised(Problem):

@@ -7,6 +7,7 @@
     virtual-hosts                               never: virtual hosts can't be down by themselves
     node-is-mirror-sync-critical, node-is-quorum-critical     never: there is one node
 
+`/api/healthchecks/node[/{name}]` is RabbitMQ's older check of a node: 200 also for a node with alarms.
 `/health` is our own check, which needs no login (`health`).
 """
 
@@ -25,6 +26,7 @@ from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.views.nodes import node_view
 from leveret.fronts.http.endpoints import Endpoints, Handler
+from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.json_replies import reply, text
 from leveret.fronts.http.node_facts import NodeFacts
 from leveret.fronts.http.path_segments import segment
@@ -64,7 +66,9 @@ class HealthChecks:
             "node-is-quorum-critical": self.check_other_nodes,
         }
         return [
-            Route(f"/api/health/checks/{name}", make.reading(handler)) for name, handler in handlers.items()
+            *(Route(f"/api/health/checks/{name}", make.reading(each)) for name, each in handlers.items()),
+            Route("/api/healthchecks/node", make.reading(self.check_node)),
+            Route("/api/healthchecks/node/{name}", make.reading(self.check_named_node)),
         ]
 
     def check_alarms(self, request: Request, user: User) -> Response:
@@ -128,6 +132,17 @@ class HealthChecks:
 
     def check_vhosts(self, request: Request, user: User) -> Response:
         return _fine()
+
+    def check_named_node(self, request: Request, user: User) -> Response:
+        if segment(request, "name") != self._broker.node:
+            raise NotFound
+        return self.check_node(request, user)
+
+    def check_node(self, request: Request, user: User) -> Response:
+        alarms = ",".join(node_view(self._broker).alarms)
+        if not alarms:
+            return _fine()
+        return reply({"status": "failed", "reason": f"resource alarm(s) in effect:[{alarms}]"})
 
     def check_other_nodes(self, request: Request, user: User) -> Response:
         return _fine(reason="single node cluster")
