@@ -181,13 +181,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
         required="name password_hash hashing_algorithm tags limits",
     ),
     "new user": _fields(
-        "password,password_hash,hashing_algorithm:text? tags:tags limits:any name:any",
+        "password,password_hash,hashing_algorithm:text? tags:tags limits,name,vhost:any",
         required="tags",
         closed=True,
     ),
     "user names": _fields("users:texts", required="users", closed=True),
     "permission": _fields("user,vhost,configure,write,read:text", required="user vhost configure write read"),
-    "new permission": _fields("configure,write,read:text", required="configure write read", closed=True),
+    "new permission": _fields(
+        "configure,write,read:text user,vhost:any", required="configure write read", closed=True
+    ),
     "topic permission": _fields(
         "user,vhost,exchange,write,read:text", required="user vhost exchange write read"
     ),
@@ -204,7 +206,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         required="name description tags tracing messages",
     ),
     "new vhost": _fields(
-        "description,default_queue_type:text? tags:tags tracing:truth? name:any", closed=True
+        "description,default_queue_type:text? tags:tags tracing:any name,vhost:any", closed=True
     ),
     "limits": _fields("user,vhost:text value:table", required="value"),
     "new limit": _fields("value:whole name,vhost,user:any", required="value", closed=True),

@@ -50,7 +50,7 @@ from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.request_bodies import BadRequest, Body, check_fields, check_required, text_in
 
-_USER_FIELDS: Final = ("password", "password_hash", "hashing_algorithm", "tags", "limits", "name")
+_USER_FIELDS: Final = ("password", "password_hash", "hashing_algorithm", "tags", "limits", "name", "vhost")
 _PERMISSIONS: Final = ("configure", "write", "read")
 
 
@@ -188,7 +188,7 @@ class Users:
         """Give a user permissions (201), or replace the ones it has (204)."""
         check_administrator(user)
         vhost, name = self._vhost(request), self._user(request)
-        check_fields(body, _PERMISSIONS)
+        check_fields(body, (*_PERMISSIONS, "user", "vhost"))
         patterns = {}
         for kind in _PERMISSIONS:
             pattern = text_in(body, kind)

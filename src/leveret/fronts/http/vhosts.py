@@ -14,7 +14,6 @@ virtual host (`/api/vhosts/{vhost}/permissions`) are left to `users`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,10 +28,10 @@ from leveret.fronts.http.endpoints import Endpoints
 from leveret.fronts.http.errors import NotFound, Problem
 from leveret.fronts.http.json_replies import reply, reply_list, text
 from leveret.fronts.http.path_segments import segment
-from leveret.fronts.http.request_bodies import Body, check_fields, text_in
+from leveret.fronts.http.request_bodies import Body, check_fields, text_in, truth_in
 from leveret.fronts.http.users import tags_in
 
-_FIELDS = ("description", "tags", "tracing", "default_queue_type", "name")
+_FIELDS = ("description", "tags", "tracing", "default_queue_type", "name", "vhost")
 
 
 class Vhosts:
@@ -114,7 +113,4 @@ class Vhosts:
 
 
 def _tracing_in(body: Body) -> bool | None:
-    value: Any = body.get("tracing")
-    if value is not None and not isinstance(value, bool):
-        raise Problem(400, "bad_request", ["not_boolean", str(value)])
-    return value
+    return None if body.get("tracing") is None else truth_in(body, "tracing")
