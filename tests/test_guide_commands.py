@@ -130,9 +130,15 @@ def test_the_requests_of_the_page_about_http_are_answered(
 ) -> None:
     blocks = BLOCK.findall((GUIDE / "http.md").read_text(encoding="utf-8"))
     requests = [
-        shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith("curl")
+        shlex.split(line)
+        for block in blocks
+        for line in block.splitlines()
+        # The token of the page is cut off.
+        if line.startswith("curl") and "Bearer" not in line
     ]
     assert len(requests) > 3
+    ann = {"password": "secret", "tags": "management"}
+    assert http.ask("PUT", "/api/users/ann", body=ann).status == 201
     with closing(pika.BlockingConnection(pika.URLParameters(http.broker.url))) as connection:
         queue = connection.channel()
         queue.queue_declare("orders")

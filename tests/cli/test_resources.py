@@ -28,8 +28,10 @@ def rabbitmq_command(rabbitmq, monkeypatch):
         assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
         return Ran(ran.exit_code, ran.stdout, ran.stderr)
 
-    run.vhost = rabbitmq.vhost
-    return run
+    run.vhost = f"{rabbitmq.vhost}c"
+    assert run("vhosts", "create", run.vhost).code == 0
+    yield run
+    run("vhosts", "delete", run.vhost, "--yes")
 
 
 def _declare_show_and_delete(run, vhost):

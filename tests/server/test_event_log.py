@@ -304,6 +304,7 @@ def test_a_failed_login_over_http_is_logged_and_a_request_without_one_is_not(
         connection.close()
     broker.run(listener.stop())
     assert [each.getMessage() for each in lines(caplog, "leveret.logins")] == [
+        "login failed: user '' from 127.0.0.1 over HTTP: the token is unknown or has ended",
         "login failed: user 'guest' from 127.0.0.1 over HTTP: wrong password",
         "login failed: user 'joe' from 127.0.0.1 over HTTP: the user has no tag that allows HTTP",
     ]
