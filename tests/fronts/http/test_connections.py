@@ -212,7 +212,9 @@ def test_all_connections_of_a_user_are_closed(api, channel):
 
 def test_a_user_may_close_its_own_connection(api):
     ann = api.add_user("ann", "management", "/")
-    path = quote(name_of(connect(api, ann)), safe="")
+    # Without a name the connection would be collected, and its socket closed.
+    connection = connect(api, ann)
+    path = quote(name_of(connection), safe="")
     assert api.ask("DELETE", f"/api/connections/{path}", ann).status == 204
 
 
