@@ -12,12 +12,13 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from leveret.broker.access.passwords import NOBODY_HASH, hash_password
 from leveret.broker.broker import Broker
-from leveret.broker.operations.definitions import Plan, plain_passwords, planned
+from leveret.broker.operations.definitions import Plan, plain_passwords
 from leveret.broker.views.definitions import sections
 from leveret.server.definitions import Definitions
 from leveret.server.server import Server
@@ -50,8 +51,8 @@ def load(broker: Broker, document: Any, *, vhost: str | None = None) -> Plan:
         name: hash_password(password.encode("utf-8", "surrogatepass"), secrets.token_bytes())
         for name, password in plain_passwords(document).items()
     }
-    plan = planned(broker, document, vhost=vhost, hashes=hashes)
-    for _ in plan.apply():
+    plan = Plan(broker, vhost=vhost, hashes=hashes)
+    for _ in chain(plan.read(document), plan.apply()):
         pass
     return plan
 
@@ -62,11 +63,12 @@ def import_offline(
     """Load a document into the data directory of a stopped broker."""
 
     def change(broker: Broker) -> Plan:
-        if is_dry_run:
-            return planned(
-                broker, document, vhost=vhost, hashes=dict.fromkeys(plain_passwords(document), NOBODY_HASH)
-            )
-        return load(broker, document, vhost=vhost)
+        if not is_dry_run:
+            return load(broker, document, vhost=vhost)
+        plan = Plan(broker, vhost=vhost, hashes=dict.fromkeys(plain_passwords(document), NOBODY_HASH))
+        for _ in plan.read(document):
+            pass
+        return plan
 
     return asyncio.run(_with_broker(directory, change))
 

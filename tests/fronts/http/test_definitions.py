@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.operations import vhosts
+from leveret.broker.operations.definitions import Plan
 from leveret.testing.broker import Broker
 from tests.fronts.http.conftest import Api
 
@@ -253,3 +255,38 @@ def test_one_virtual_host_is_exported_without_its_name(api: Api) -> None:
     assert load(api, {**shown, "users": [{"name": "eve"}]}, f"{PATH}/%2F") == [
         "users: the import of one virtual host has none"
     ]
+
+
+def test_what_somebody_else_makes_impossible_meanwhile_is_left_out_and_listed(api: Api) -> None:
+    document = {
+        "vhosts": [{"name": f"v{number}"} for number in range(20)],
+        "permissions": [{"user": "guest", "vhost": "v0", "configure": "", "write": "", "read": ""}],
+        "policies": [{"vhost": "v0", "name": "p", "pattern": "", "definition": {"max-length": 1}}],
+        "queues": [{**queue("q"), "vhost": "v0"}, queue("q")],
+    }
+    inner = api.broker.server.broker
+
+    def run() -> list[str]:
+        plan = Plan(inner)
+        api.broker.server.turns.begin()
+        assert list(plan.read(document)) == []
+        changes = plan.apply()
+        next(changes)
+        vhosts.delete(inner, "v0", begin=lambda: None)
+        assert list(changes) == []
+        return plan.left_out
+
+    places = ("permissions[0]", "policies[0]", "queues[0]")
+    assert api.broker.call(run) == [f"{place}: no virtual host 'v0'" for place in places]
+    assert [item["name"] for item in api.get(PATH).json["queues"]] == ["q"]
+
+
+def test_a_long_document_is_checked_and_made_in_pieces(api: Api) -> None:
+    def count() -> tuple[int, int]:
+        plan = Plan(api.broker.server.broker)
+        api.broker.server.turns.begin()
+        checks = sum(1 for _ in plan.read({"queues": [queue(f"q{number}") for number in range(250)]}))
+        return checks, sum(1 for _ in plan.apply())
+
+    checks, changes = api.broker.call(count)
+    assert (checks, changes) == (2, 12)

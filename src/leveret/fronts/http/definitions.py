@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.operations.definitions import plain_passwords, planned
+from leveret.broker.operations.definitions import Plan, plain_passwords
 from leveret.broker.views.definitions import sections
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator
@@ -83,7 +83,9 @@ class Definitions:
         vhost: str | None = None,
         hashes: dict[str, str] | None = None,
     ) -> Response:
-        plan = planned(self._broker, body, vhost=vhost, user=user, hashes=hashes)
+        plan = Plan(self._broker, vhost=vhost, user=user, hashes=hashes)
+        for _ in plan.read(body):
+            await asyncio.sleep(0)
         if request.query_params.get("dry_run") == "true":
             return reply({"count": plan.count, "left_out": plan.left_out})
         self._changed()
