@@ -58,7 +58,9 @@ class Management:
         data = body if body is None or isinstance(body, str) else json.dumps(body)
         path = path.replace("{vhost}", quote(self.vhost, safe=""))
         with closing(connection):
-            connection.request(method, path, data, {"Authorization": _GUEST})
+            connection.request(
+                method, path, data, {"Authorization": _GUEST, "Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             text = response.read().decode().replace(f"vhost '{self.vhost}'", "vhost '/'")
             location = response.getheader("location")
