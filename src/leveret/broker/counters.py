@@ -125,7 +125,7 @@ CHURN = tuple(counter.name for counter in fields(Churn))
 
 @dataclass(slots=True)
 class BrokerCounters(Counters):
-    """The counters of the broker: all figures, and some that only the broker has."""
+    """Counters of the whole broker: sums over all clients, and figures that no single client has."""
 
     deduplicated: int = 0
     """Publishes that a queue had already stored, counted once per such queue."""

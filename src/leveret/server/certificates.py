@@ -109,7 +109,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class RevocationList:
-    """Certificates of one issuer that must not be accepted any more."""
+    """A list (CRL) of the certificates that an issuer has revoked."""
 
     issuer: bytes
     ends_s: float

@@ -257,5 +257,5 @@ class Destination:
             self.broker.ledger.await_audit(self.trail)
 
     def untaken(self, ranges: Sequence[Range]) -> Sequence[tuple[Cursor, Sequence[Range]]]:
-        """Return the other cursors over the log, each with the messages that it has not taken yet."""
+        """Return the cursors of groups over the log, each with the messages that its group has not taken."""
         return ()

@@ -41,7 +41,7 @@ _MISSING: Final = object()
 
 
 class Seen(NamedTuple):
-    """A message as it is in the log, and its state for the reader."""
+    """A message of the log, with its state for a reader: ready, in flight, delayed, settled."""
 
     offset: int
     time_us: int

@@ -337,7 +337,7 @@ def _unknown(
     events: list[JsonObject],
     copies: list[JsonObject],
 ) -> Iterator[JsonObject]:
-    """Yield the facts that the store does not have, each with what to set so that it is kept."""
+    """Yield the facts that the store does not keep, each with the setting that would make it do so."""
     own = pasts[0]
     audited = own.reader.cursor.audited
     if own.reader.state(own.offset, own.reader.hidden()) == HIDDEN:

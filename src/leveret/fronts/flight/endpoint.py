@@ -79,7 +79,7 @@ class Turns(Protocol):
 
 
 class _Child(NamedTuple):
-    """A process, and the connection to it."""
+    """The Flight process, and the pipe between the process and the broker."""
 
     process: asyncio.subprocess.Process
     reader: asyncio.StreamReader

@@ -125,7 +125,7 @@ class AdminActions:
 
 
 class _Request:
-    """One request on its way to the routes, and its answer on the way back."""
+    """Watches one request: collects its body, and reports it before the answer is sent."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
         self._scope = scope

@@ -54,7 +54,7 @@ def rows(name: str, labelled: Iterable[tuple[str, Sequence[int]]], column: int) 
 
 
 class Buckets(Protocol):
-    """A histogram: how many values are at most each bound, and not at most the bound before."""
+    """A histogram: `counts[n]` values lie above the bound before `bounds[n]` and not above `bounds[n]`."""
 
     @property
     def bounds(self) -> Sequence[int]: ...
