@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from leveret.broker.views import connections
 from tests.amqp.session import Core, channel_open, handshake, names_in, published, sent
 from tests.fronts import line_protocol
 from tests.fronts.line_protocol import LineClient
+from tests.semantics.clients_seen import connections_of
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_messages_pass_from_one_protocol_to_another(core: Core, client: LineClie
 
 def test_its_clients_are_counted_and_shown_like_all_others(core: Core, client: LineClient):
     said(core, client, "PUBLISH q hello")
-    (found,) = connections.list_connections(core.broker).items
+    (found,) = connections_of(core.broker)
     assert (found.name, found.peer.protocol, found.user, found.channels) == ("a line", "lines", "guest", 1)
     assert found.counters.published == 1
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from leveret.broker.counters import FIGURES, Churn, Counters
-from leveret.broker.views import connections, exchanges, overview, queues
+from leveret.broker.views import exchanges, overview, queues
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Client
+from tests.semantics.clients_seen import channels_of, connections_of
 from tests.semantics.grouping import Joined
 
 
@@ -27,13 +28,13 @@ class Counted:
         return self._of(lambda: exchanges.one_exchange(self._core, "/", name))
 
     def channels(self) -> list[dict[str, int]]:
-        found = self._broker.call(lambda: connections.list_channels(self._core))
-        return [_figures(each.counters) for each in found.items]
+        found = self._broker.call(lambda: channels_of(self._core))
+        return [_figures(each.counters) for each in found]
 
     def connections(self) -> list[dict[str, int]]:
         """Those that have counted least come first."""
-        found = self._broker.call(lambda: connections.list_connections(self._core))
-        return sorted((_figures(each.counters) for each in found.items), key=len)
+        found = self._broker.call(lambda: connections_of(self._core))
+        return sorted((_figures(each.counters) for each in found), key=len)
 
     def total(self) -> dict[str, int]:
         return self._of(lambda: overview.totals(self._core))
@@ -292,8 +293,8 @@ def test_bytes_of_a_channel_its_connection_and_an_exchange_are_headers_and_bodie
 
     def moved() -> list[tuple[int, int]]:
         found = [
-            *connections.list_channels(core).items,
-            *connections.list_connections(core).items,
+            *channels_of(core),
+            *connections_of(core),
             exchanges.one_exchange(core, "/", ""),
             overview.totals(core),
         ]
@@ -312,7 +313,7 @@ def test_bytes_of_a_stream_go_out_to_its_readers(channel: Channel, broker: Broke
     for _ in range(2):
         sent += len(channel.delivery().body)
     stream = broker.call(lambda: queues.one_queue(core, "/", "s")).counters
-    reader = broker.call(lambda: connections.list_channels(core)).items[0].counters
+    reader = broker.call(lambda: channels_of(core))[0].counters
     assert stream.bytes_out == reader.bytes_out > sent
 
 
@@ -325,7 +326,7 @@ def test_bytes_of_a_direct_reply_are_counted_on_both_channels(
     answering = connect().channel()
     answering.publish(answering.get("q", no_ack=True).properties["reply_to"], b"answer")
     assert q.delivery().body == b"answer"
-    found = [view.counters for view in broker.call(lambda: connections.list_channels(core)).items]
+    found = [view.counters for view in broker.call(lambda: channels_of(core))]
     (asked,) = [counters for counters in found if counters.delivered_auto_ack]
     (answered,) = [counters for counters in found if counters.got_auto_ack]
     assert asked.bytes_out == answered.bytes_in == len("answer") + 15
@@ -333,7 +334,7 @@ def test_bytes_of_a_direct_reply_are_counted_on_both_channels(
 
 def test_octets_of_a_connection_are_those_of_its_socket(q: Channel, broker: Broker) -> None:
     def counters() -> Counters:
-        return connections.list_connections(broker.server.broker).items[0].counters
+        return connections_of(broker.server.broker)[0].counters
 
     before = broker.call(counters)
     with q.client.together() as sent:

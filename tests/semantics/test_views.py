@@ -11,7 +11,6 @@ from pamqp import commands
 from leveret.broker.access.accounts import User
 from leveret.broker.queries.staged_batches import RowOptions, StageName
 from leveret.broker.views import (
-    connections,
     exchanges,
     groups,
     overview,
@@ -21,11 +20,11 @@ from leveret.broker.views import (
     users,
     vhosts,
 )
-from leveret.broker.views.selection import Selection
 from leveret.fronts.amqp.connection import Connection
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Client
+from tests.semantics.clients_seen import channels_of, connections_of, consumers_of
 from tests.semantics.grouping import Joined
 
 T = TypeVar("T")
@@ -67,7 +66,7 @@ def test_a_queue_is_shown_with_what_was_declared_and_what_it_holds(channel: Chan
 
 def test_an_exclusive_queue_names_its_connection(channel: Channel, look: Look) -> None:
     channel.declare("q", exclusive=True)
-    (connection,) = look(connections.list_connections).items
+    (connection,) = look(connections_of)
     assert look(queues.one_queue, "/", "q").owner == connection.name
 
 
@@ -152,7 +151,7 @@ def test_a_query_is_shown_with_what_it_has_leased(channel: Channel, broker: Brok
         )
 
     broker.call(lease)
-    (query,) = look(queues.list_queries).items
+    (query,) = look(queues.each_query, ["/"])
     assert (query.queue, query.name, query.owner, query.leases, query.messages) == (
         "q",
         "nightly",
@@ -179,7 +178,7 @@ def test_a_sink_is_shown_with_what_is_staged_and_committed(
     staged = look(sinks.one_sink, "/", "nightly")
     assert (staged.owner, staged.committed, staged.staged) == ("guest", None, 2)
     assert staged.due_us == core.now_us() + 1_000_000
-    assert look(sinks.list_sinks).items == [staged]
+    assert list(look(sinks.each_sink, ["/"])) == [staged]
     assert look(sinks.one_sink, "/", "nope") is None
 
 
@@ -222,7 +221,7 @@ def test_a_connection_tells_who_it_is_and_what_it_has(
 ) -> None:
     client = connect(product="shop")
     client.channel()
-    (found,) = look(connections.list_connections).items
+    (found,) = look(connections_of)
     assert (found.peer.protocol, found.user, found.vhost, found.state) == (
         "AMQP 0-9-1",
         "guest",
@@ -232,9 +231,7 @@ def test_a_connection_tells_who_it_is_and_what_it_has(
     assert (found.address, found.channels, found.peer.frame_max) == ("127.0.0.1", 1, 131_072)
     assert found.peer.properties["product"] == "shop"
     assert found.since_us == broker.server.broker.now_us()
-    assert look(connections.one_connection, found.name) == found
-    assert look(connections.one_connection, "nope") is None
-    assert look(connections.list_connections, user="ann").items == []
+    assert look(connections_of, user="ann") == []
 
 
 def test_a_publisher_is_blocked_while_the_broker_is_short_of_memory(
@@ -243,7 +240,7 @@ def test_a_publisher_is_blocked_while_the_broker_is_short_of_memory(
     channel.publish("nowhere")
     channel.quiet()
     broker.set_alarm("memory", on=True)
-    assert [each.state for each in look(connections.list_connections).items] == ["blocked"]
+    assert [each.state for each in look(connections_of)] == ["blocked"]
     broker.set_alarm("memory", on=False)
 
 
@@ -257,25 +254,13 @@ def test_a_channel_tells_its_mode_and_what_it_owes(channel: Channel, look: Look)
     other.publish("q", "b")
     other.quiet()
     channel.confirm_select()
-    first, second = look(connections.list_channels).items
+    first, second = look(channels_of)
     assert (first.number, first.confirms, first.transactional) == (1, True, False)
     assert (first.prefetch, first.consumer_prefetch, first.consumers) == (7, 5, 1)
     assert (second.number, second.confirms, second.transactional, second.uncommitted) == (2, False, True, 2)
     other.tx_commit()
     channel.delivery()
-    assert look(connections.one_channel, first.connection, 1).unacked == 2
-    assert look(connections.one_channel, first.connection, 9) is None
-
-
-def test_pages_of_channels_go_over_several_connections(connect: Callable[..., Client], look: Look) -> None:
-    for _ in range(3):
-        client = connect()
-        client.channel()
-        client.channel()
-    whole = look(connections.list_channels)
-    assert (len(whole.items), whole.total) == (6, 6)
-    pages = [look(connections.list_channels, Selection(page=page, size=4)).items for page in (1, 2, 3)]
-    assert pages == [whole.items[:4], whole.items[4:], []]
+    assert look(channels_of)[0].unacked == 2
 
 
 def test_consumers_of_every_kind_are_listed(
@@ -288,7 +273,7 @@ def test_consumers_of_every_kind_are_listed(
     other.consume("q", "first", arguments={"x-priority": 5})
     other.consume("q", "second", no_ack=True)
     other.consume("amq.rabbitmq.reply-to", "answers", no_ack=True)
-    found = {each.tag: each for each in look(connections.list_consumers).items}
+    found = {each.tag: each for each in look(consumers_of)}
     first, second, answers = found.pop("first"), found.pop("second"), found.pop("answers")
     (member,) = found.values()
     assert (first.queue, first.acks, first.active, first.prefetch, first.priority) == ("q", True, True, 3, 5)
@@ -302,7 +287,7 @@ def test_consumers_of_every_kind_are_listed(
 
 def test_groups_are_listed_and_shown(joined: Joined, look: Look) -> None:
     joined(3, prefetch=2)
-    (listed,) = look(groups.list_groups, Selection(sort="lag")).items
+    (listed,) = look(groups.each_group, ["/"])
     assert (listed["name"], listed["subject"], listed["members"], listed["lag"]) == ("billing", "s", 1, 3)
     (found,) = look(groups.groups_named, "/", "billing")
     assert [partition["stream"] for partition in found.partitions] == ["s"]
@@ -322,12 +307,12 @@ def test_a_topic_is_shown_with_its_partitions(channel: Channel, look: Look) -> N
 
 
 def test_users_and_permissions_are_shown_without_their_hashes(look: Look) -> None:
-    (guest,) = look(users.list_users).items
+    (guest,) = look(users.each_user)
     assert (guest.name, guest.tags) == ("guest", ("administrator",))
     assert look(users.one_user, "guest") == guest
     assert look(users.one_user, "nope") is None
     rights = ("guest", "/", ".*", ".*", ".*")
-    assert look(users.list_permissions, Selection(vhosts=["/"])).items == [rights]
+    assert list(look(users.each_permission)) == [rights]
     assert look(users.one_permission, "/", "guest") == rights
     assert look(users.one_permission, "nope", "guest") is None
 
@@ -338,7 +323,7 @@ def test_virtual_hosts_and_the_overview_sum_up(channel: Channel, look: Look) -> 
     for name in ("a", "b", "b"):
         channel.publish(name, "x")
     channel.get("a")
-    (vhost,) = look(vhosts.list_vhosts).items
+    vhost = look(vhosts.one_vhost, "/")
     assert (vhost.name, vhost.queues, vhost.ready, vhost.unacked) == ("/", 2, 2, 1)
     assert look(vhosts.one_vhost, "nope") is None
     found = look(overview.overview, ["/"])
@@ -352,11 +337,11 @@ def test_virtual_hosts_and_the_overview_sum_up(channel: Channel, look: Look) -> 
 def test_a_connection_that_has_not_logged_in_is_not_listed(broker: Broker, look: Look) -> None:
     core = broker.server.broker
     broker.call(lambda: Connection(core, peer="somebody", loopback=True))
-    assert look(connections.list_connections).items == []
+    assert look(connections_of) == []
     assert look(overview.totals).counters.published == 0
 
 
 def test_a_channel_that_was_closed_by_an_error_is_gone(channel: Channel, look: Look) -> None:
     channel.send(commands.Queue.Declare(queue="nope", passive=True))
     channel.error()
-    assert look(connections.list_channels).items == []
+    assert look(channels_of) == []

@@ -6,9 +6,9 @@ the front knows (`session.PeerView`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
@@ -18,7 +18,6 @@ from leveret.broker.queues.consumer import NO_ARGUMENTS
 from leveret.broker.queues.deliverer import Deliverer
 from leveret.broker.sessions.channel import Channel
 from leveret.broker.sessions.session import PeerView
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, View, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -94,25 +93,6 @@ class ConsumerView(NamedTuple):
     """Whether the queue has a single active consumer, and it is this one."""
 
 
-_SORTS: Final[dict[str, Callable[[Session[Channel]], Any]]] = {
-    "name": attrgetter("name"),
-    "user": attrgetter("user.name"),
-    "vhost": attrgetter("vhost.name"),
-    "channels": lambda session: len(session.channels),
-}
-
-
-def list_connections(
-    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
-) -> Listing[ConnectionView]:
-    """Return a page of the connections that have entered a virtual host, of all users or one."""
-    return sorted_page(running(broker, selection, user=user), selection, keys=_SORTS, describe=describe)
-
-
-def one_connection(broker: Broker, name: str) -> ConnectionView | None:
-    return next((describe(session) for session in running(broker) if session.name == name), None)
-
-
 def session_at(broker: Broker, addresses: str) -> Session[Channel] | None:
     """Return the connection between these addresses: RabbitMQ's name of a connection."""
     return next((session for session in running(broker) if session.addresses == addresses), None)
@@ -124,33 +104,10 @@ def channel_at(broker: Broker, addresses: str, number: int) -> Channel | None:
     return next((channel for channel in channels if channel.number == number), None)
 
 
-def list_channels(
-    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
-) -> Listing[ChannelView]:
-    """Return a page of channels ordered and filtered by connection name; `sort` has no effect."""
-    sessions = running(broker, selection, user=user)
-    return _page_of_parts(sessions, selection, lambda session: len(session.channels), _channels)
-
-
-def one_channel(broker: Broker, connection: str, number: int) -> ChannelView | None:
-    for session in running(broker):
-        if session.name == connection:
-            return next((channel for channel in _channels(session) if channel.number == number), None)
-    return None
-
-
-def list_consumers(
-    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
-) -> Listing[ConsumerView]:
-    """Return a page of consumers ordered and filtered by connection name; `sort` has no effect."""
-    return _page_of_parts(running(broker, selection, user=user), selection, _consumer_count, _consumers)
-
-
 def running(
-    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
+    broker: Broker, vhosts: Collection[str] | None = None, *, user: str | None = None
 ) -> Iterator[Session[Channel]]:
-    """Return the sessions that have entered one of the selected virtual hosts."""
-    vhosts = selection.vhosts
+    """Return the sessions that have entered one of these virtual hosts, or any; of all users or one."""
     return (
         session
         for session in broker.sessions
@@ -173,27 +130,6 @@ def consumer_view(consumer: Consumer) -> ConsumerView:
     channel = consumer.channel
     assert isinstance(channel, Channel)
     return _consumer(channel, consumer)
-
-
-def _page_of_parts(
-    sessions: Iterable[Session[Channel]],
-    selection: Selection,
-    count: Callable[[Session[Channel]], int],
-    parts: Callable[[Session[Channel]], list[View]],
-) -> Listing[View]:
-    """Return a page of parts (channels or consumers); describe only parts of connections on the page."""
-    start, stop = selection.start, selection.start + selection.size
-    name_part = selection.name.casefold()
-    page: list[View] = []
-    filtered = total = 0
-    for session in sorted(sessions, key=_SORTS["name"], reverse=selection.descending):
-        part_count = count(session)
-        total += part_count
-        if name_part in session.name.casefold():
-            if filtered < stop and filtered + part_count > start:
-                page += parts(session)[max(0, start - filtered) : stop - filtered]
-            filtered += part_count
-    return Listing(page, filtered, total)
 
 
 def describe(session: Session[Channel]) -> ConnectionView:
@@ -222,10 +158,6 @@ def sorted_channels(session: Session[Channel]) -> list[Channel]:
     return sorted(session.channels, key=attrgetter("number"))
 
 
-def _channels(session: Session[Channel]) -> list[ChannelView]:
-    return [describe_channel(channel) for channel in sorted_channels(session)]
-
-
 def describe_channel(channel: Channel) -> ChannelView:
     transaction, history = channel.transaction, channel.counters.history
     return ChannelView(
@@ -251,15 +183,6 @@ def describe_channel(channel: Channel) -> ChannelView:
 
 def _consumer_count_on(channel: Channel) -> int:
     return len(channel.consumers) + (channel.reply_tag is not None)
-
-
-def _consumer_count(session: Session[Channel]) -> int:
-    return sum(map(_consumer_count_on, session.channels))
-
-
-def _consumers(session: Session[Channel]) -> list[ConsumerView]:
-    parts = (part for channel in sorted_channels(session) for part in consumers_on(channel))
-    return [view for view in map(describe_consumer, parts) if view is not None]
 
 
 def consumers_on(channel: Channel) -> list[tuple[Channel, Consumer | None]]:

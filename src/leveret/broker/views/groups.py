@@ -8,18 +8,17 @@ limited number of the members' oldest deliveries is scanned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.canonical import to_text
 from leveret.broker.errors import NotFound
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.settings import ORDERLY
 from leveret.broker.views.readers import outstanding, reason_of
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -45,23 +44,12 @@ class GroupView(NamedTuple):
     partitions: Iterator[dict[str, object]]
 
 
-_SORTS: Final[dict[str, Callable[[Group], Any]]] = {
-    "name": attrgetter("vhost.name", "name", "subject"),
-    "subject": attrgetter("subject"),
-    "lag": attrgetter("lag"),
-    "members": lambda group: len(group.members),
-    "in_flight": attrgetter("in_flight"),
-}
-
-
-def list_groups(broker: Broker, selection: Selection = EVERYTHING) -> Listing[dict[str, object]]:
-    groups = (group for vhost in selection.vhosts_of(broker) for group in vhost.groups)
-    return sorted_page(groups, selection, keys=_SORTS, describe=_summary)
+_BY_NAME: Final = attrgetter("name", "subject")
 
 
 def each_group(broker: Broker, vhosts: Collection[str]) -> Iterator[dict[str, object]]:
     """Iterate over the present groups by name; skip a group that is deleted before it is reached."""
-    groups = [group for vhost in vhosts for group in sorted(broker.vhosts[vhost].groups, key=_SORTS["name"])]
+    groups = [group for vhost in vhosts for group in sorted(broker.vhosts[vhost].groups, key=_BY_NAME)]
     return (_summary(group) for group in groups if not group.deleted)
 
 

@@ -14,7 +14,6 @@ from leveret.broker.exchanges import ROUTERS
 from leveret.broker.history import Histories
 from leveret.broker.sampling import Standing
 from leveret.broker.views.connections import counters_of, running
-from leveret.broker.views.selection import Selection
 from leveret.broker.views.vhosts import one_vhost
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def _counted(broker: Broker, vhosts: Collection[str] | None) -> Counters:
     for name in vhosts:
         sums.take_over(sampler.totals_of(name) if are_many else broker.vhosts[name].counters)
     if not are_many:
-        for session in running(broker, Selection(vhosts=vhosts)):
+        for session in running(broker, vhosts):
             sums.take_over(counters_of(session))
     return sums
 

@@ -12,7 +12,6 @@ from leveret.broker.counters import Counters
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhosts.policies import NO_POLICIES, AppliedPolicies
 from leveret.broker.views.connections import ConsumerView, consumer_view
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 from leveret.storage.records import PERSISTENT
 
 if TYPE_CHECKING:
@@ -198,16 +197,10 @@ def consumers_of(broker: Broker, vhost: str, name: str) -> list[ConsumerView]:
     return readers + [consumer_view(member) for member in members]
 
 
-def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueryView]:
-    """Return a page of the queries over queues; a query over a stream or topic is a group instead."""
-    keys = {
-        "name": attrgetter("vhost", "name", "queue"),
-        "messages": attrgetter("messages"),
-        "seen": attrgetter("seen_us"),
-    }
-    queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.plain_queues.values())
-    queries = (query for queue in queues for query in _queries(queue))
-    return sorted_page(queries, selection, keys=keys, describe=lambda query: query)
+def each_query(broker: Broker, vhosts: Collection[str]) -> Iterator[QueryView]:
+    """Iterate over the queries over queues; a query over a stream or topic is a group instead."""
+    queues = (queue for vhost in vhosts for queue in broker.vhosts[vhost].plain_queues.values())
+    return (query for queue in queues for query in _queries(queue))
 
 
 def _queue(broker: Broker, queue: Destination) -> QueueView:

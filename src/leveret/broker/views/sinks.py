@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import attrgetter
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker.queries.staged_batch_notes import StageNote
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -28,10 +26,8 @@ class SinkView(NamedTuple):
     """Time at which the first staged rows expire, or None."""
 
 
-def list_sinks(broker: Broker, selection: Selection = EVERYTHING) -> Listing[SinkView]:
-    sinks = (sink for vhost in selection.vhosts_of(broker) for sink in _sinks(vhost))
-    keys = {"name": attrgetter("vhost", "name"), "staged": attrgetter("staged")}
-    return sorted_page(sinks, selection, keys=keys, describe=lambda sink: sink)
+def each_sink(broker: Broker, vhosts: Collection[str]) -> Iterator[SinkView]:
+    return (sink for vhost in vhosts for sink in _sinks(broker.vhosts[vhost]))
 
 
 def one_sink(broker: Broker, vhost: str, name: str) -> SinkView | None:

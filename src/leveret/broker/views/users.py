@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker.access.passwords import as_algorithm_and_hash
 from leveret.broker.usage_limits import USER_LIMITS, key_of
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.access.accounts import Permissions, User
@@ -46,14 +44,6 @@ class TopicPermissionView(NamedTuple):
     read: str
 
 
-def list_users(broker: Broker, selection: Selection = EVERYTHING) -> Listing[UserView]:
-    """Return a page of all users; the selection's virtual hosts have no effect."""
-    users = broker.accounts.users.values()
-    return sorted_page(
-        users, selection, keys={"name": lambda user: user.name}, describe=partial(_user, broker)
-    )
-
-
 def each_user(broker: Broker) -> Iterator[UserView]:
     """Iterate over all users by name."""
     return (_user(broker, user) for _, user in sorted(broker.accounts.users.items()))
@@ -62,13 +52,6 @@ def each_user(broker: Broker) -> Iterator[UserView]:
 def one_user(broker: Broker, name: str) -> UserView | None:
     user = broker.accounts.users.get(name)
     return None if user is None else _user(broker, user)
-
-
-def list_permissions(broker: Broker, selection: Selection = EVERYTHING) -> Listing[PermissionView]:
-    """Return a page of permissions by user and virtual host; `sort` has no effect."""
-    vhosts = selection.vhosts
-    permissions = (view for view in each_permission(broker) if vhosts is None or view.vhost in vhosts)
-    return unsorted_page(permissions, selection, describe=lambda view: view)
 
 
 def each_permission(broker: Broker) -> Iterator[PermissionView]:

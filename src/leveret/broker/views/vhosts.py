@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -26,17 +22,6 @@ class VhostView(NamedTuple):
     tags: tuple[str, ...]
     default_queue_type: str
     tracing: bool
-
-
-_SORTS: Final[dict[str, Callable[[VirtualHost], Any]]] = {
-    "name": attrgetter("name"),
-    "queues": lambda vhost: len(vhost.queues),
-    "exchanges": lambda vhost: len(vhost.exchanges),
-}
-
-
-def list_vhosts(broker: Broker, selection: Selection = EVERYTHING) -> Listing[VhostView]:
-    return sorted_page(selection.vhosts_of(broker), selection, keys=_SORTS, describe=_vhost)
 
 
 def one_vhost(broker: Broker, name: str) -> VhostView | None:

@@ -32,7 +32,6 @@ from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import connections as operations
 from leveret.broker.views import connections as views
-from leveret.broker.views.selection import Selection
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator, enter, is_administrator, is_monitor
 from leveret.fronts.http.client_rows import ClientRows
@@ -77,13 +76,13 @@ class Connections:
     # connections
 
     def show_all(self, request: Request, user: User) -> Awaitable[Response]:
-        return self._connections(request, user, Selection())
+        return self._connections(request, user, None)
 
     def show_vhost(self, request: Request, user: User) -> Awaitable[Response]:
         return self._connections(request, user, self._vhost(request, user), paged=False)
 
     def _connections(
-        self, request: Request, user: User, selection: Selection, *, paged: bool = True
+        self, request: Request, user: User, vhosts: list[str] | None, *, paged: bool = True
     ) -> Awaitable[Response]:
         rows = self._rows(request)
         cheap: dict[str, Callable[[Any], Any]] = {
@@ -93,7 +92,7 @@ class Connections:
             "channels": lambda session: len(session.channels),
             "connected_at": attrgetter("since_us"),
         }
-        listed = Rows(self._seen(user, selection), row=rows.connection, cheap=cheap)
+        listed = Rows(self._seen(user, vhosts), row=rows.connection, cheap=cheap)
         return reply_listed(request, listed, paged=paged)
 
     def show(self, request: Request, user: User) -> Response:
@@ -129,7 +128,7 @@ class Connections:
         return self._channels(request, [self._session(request, user)], paged=False)
 
     def show_channels(self, request: Request, user: User) -> Awaitable[Response]:
-        return self._channels(request, self._seen(user, Selection()))
+        return self._channels(request, self._seen(user, None))
 
     def show_channels_in(self, request: Request, user: User) -> Awaitable[Response]:
         return self._channels(request, self._seen(user, self._vhost(request, user)), paged=False)
@@ -156,25 +155,25 @@ class Connections:
     # consumers
 
     def show_consumers(self, request: Request, user: User) -> Awaitable[Response]:
-        return self._consumers(request, user, Selection())
+        return self._consumers(request, user, None)
 
     def show_consumers_in(self, request: Request, user: User) -> Awaitable[Response]:
         vhost = segment(request, "vhost")
         if vhost not in vhost_names(self._broker):
             raise NotFound
-        return self._consumers(request, user, Selection(vhosts=[vhost]))
+        return self._consumers(request, user, [vhost])
 
-    def _consumers(self, request: Request, user: User, selection: Selection) -> Awaitable[Response]:
-        channels = chain.from_iterable(map(views.sorted_channels, self._seen(user, selection)))
+    def _consumers(self, request: Request, user: User, vhosts: list[str] | None) -> Awaitable[Response]:
+        channels = chain.from_iterable(map(views.sorted_channels, self._seen(user, vhosts)))
         consumers = list(chain.from_iterable(map(views.consumers_on, channels)))
         return reply_listed(request, Rows(consumers, row=self._rows(request).consumer), paged=False)
 
     # who sees what
 
-    def _seen(self, user: User, selection: Selection) -> list[Any]:
-        """Return the selected connections that the user may see, in RabbitMQ's order."""
+    def _seen(self, user: User, vhosts: list[str] | None) -> list[Any]:
+        """Return connections that the user may see, of these virtual hosts or of all, in RabbitMQ's order."""
         owner = None if is_monitor(user) else user.name
-        sessions = views.running(self._broker, selection, user=owner)
+        sessions = views.running(self._broker, vhosts, user=owner)
         return sorted(sessions, key=attrgetter("vhost.name", "addresses"))
 
     def _session(self, request: Request, user: User) -> Any:
@@ -188,8 +187,8 @@ class Connections:
         if owner != user.name and not is_monitor(user):
             raise NotAuthorised("User not authorised to access object")
 
-    def _vhost(self, request: Request, user: User) -> Selection:
-        return Selection(vhosts=[enter(self._broker, user, segment(request, "vhost"))])
+    def _vhost(self, request: Request, user: User) -> list[str]:
+        return [enter(self._broker, user, segment(request, "vhost"))]
 
     def _rows(self, request: Request) -> ClientRows:
         return ClientRows(self._broker.node, ranges_of(request, now_us=self._broker.now_us()))
